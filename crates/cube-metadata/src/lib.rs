@@ -1,0 +1,10 @@
+//! What is known about a sandbox, and the stores it comes from.
+//!
+//! [`SandboxRecord`] is the parsed Redis hash; [`MetadataStore`] is anything that can read one.
+//! The schema is the metadata page of the specification.
+
+mod record;
+mod store;
+
+pub use record::{Access, Field, HostMask, SandboxRecord, SandboxState, Status, TrafficToken};
+pub use store::{MetadataStore, Snapshot, SnapshotObserver, StoreError, StoreEvent, TrackingSession};

@@ -1,0 +1,139 @@
+//! The store as the rest of the proxy sees it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+use std::num::NonZeroU64;
+
+use async_trait::async_trait;
+use cube_route::SandboxId;
+use tokio::sync::broadcast;
+
+use crate::{SandboxRecord, Status};
+
+/// Why the store gave no answer. Never used for "there is no such sandbox".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No connection, or it broke while the command was under way.
+    #[error("the store cannot be reached: {0}")]
+    Unreachable(String),
+    /// No answer within the bound (metadata.md: 1 s a command, 2 tries, 2.5 s in all).
+    #[error("the store did not answer in time")]
+    Timeout,
+    /// The server answered with an error (`LOADING`, `NOAUTH`, `WRONGTYPE`, ...).
+    #[error("the store answered with an error: {0}")]
+    Refused(String),
+    /// What is asked for does not hold: settings, a file that cannot be read or written.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// One life of the invalidation channel. What was read in a session that is over, or while the
+/// channel was down, may have changed without a word.
+pub type TrackingSession = NonZeroU64;
+
+/// What one lookup read.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// The record under the first key that is not empty; `None`: there is no such sandbox.
+    pub record: Option<SandboxRecord>,
+    /// The lifecycle state string, where it is followed and set.
+    pub state: Option<Status>,
+}
+
+/// A change in the store, pushed. Every subscriber sees them in order; one that lags behind
+/// (`RecvError::Lagged`) must act as on [`StoreEvent::Distrust`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreEvent {
+    /// A key of this sandbox (its record or its state) was written, removed or ran out.
+    Changed(SandboxId),
+    /// The set of faulty nodes changed.
+    FaultyNodes,
+    /// Everything read before may be wrong: the channel came back, lost messages, or the store
+    /// was emptied. [`MetadataStore::tracking`] already says the new session.
+    Distrust,
+    /// The channel went down: changes are not pushed until a `Distrust` says it is back.
+    Untracked,
+}
+
+/// A place that records can be read from.
+#[async_trait]
+pub trait MetadataStore: Send + Sync + 'static {
+    /// Reads record and lifecycle state of one sandbox, all its keys in one round trip.
+    ///
+    /// # Errors
+    /// Any [`StoreError`]; an error on a key is an error even when a lower key answers.
+    async fn fetch(&self, id: &SandboxId) -> Result<Snapshot, StoreError>;
+
+    /// The node addresses that must not be dialled. Members that are no address are left out.
+    ///
+    /// # Errors
+    /// Any [`StoreError`].
+    async fn faulty_nodes(&self) -> Result<HashSet<IpAddr>, StoreError>;
+
+    /// Changes from now on.
+    fn subscribe(&self) -> broadcast::Receiver<StoreEvent>;
+
+    /// The session of the invalidation channel, or `None` while changes are not pushed. One
+    /// atomic load: asked on every request.
+    fn tracking(&self) -> Option<TrackingSession>;
+
+    /// Whether the last attempts to ask failed, so that a caller with something to serve need
+    /// not wait for another. One atomic load.
+    fn failing(&self) -> bool;
+
+    /// Whether the store has answered at least once (readiness).
+    fn answered(&self) -> bool;
+
+    /// Ids of all records, for operators; may be long.
+    ///
+    /// # Errors
+    /// Any [`StoreError`].
+    async fn list(&self) -> Result<Vec<SandboxId>, StoreError>;
+
+    /// The raw fields of a record as stored, for operators.
+    ///
+    /// # Errors
+    /// Any [`StoreError`].
+    async fn get(&self, id: &SandboxId) -> Result<Option<BTreeMap<String, String>>, StoreError>;
+
+    /// Writes fields of a record under the first prefix, keeping those not named.
+    ///
+    /// # Errors
+    /// Any [`StoreError`].
+    async fn put(&self, id: &SandboxId, fields: &BTreeMap<String, String>) -> Result<(), StoreError>;
+
+    /// Removes the record under every prefix; whether there was one.
+    ///
+    /// # Errors
+    /// Any [`StoreError`].
+    async fn delete(&self, id: &SandboxId) -> Result<bool, StoreError>;
+
+    /// Writes this replica's registry row and heartbeat in one round trip (lifecycle.md). A store
+    /// without a registry does nothing.
+    ///
+    /// # Errors
+    /// Any [`StoreError`].
+    async fn announce(&self, proxy_id: &str, row: &str, now_ms: u64) -> Result<(), StoreError> {
+        let _ = (proxy_id, row, now_ms);
+        Ok(())
+    }
+
+    /// Removes the registry row and the heartbeat.
+    ///
+    /// # Errors
+    /// Any [`StoreError`].
+    async fn withdraw(&self, proxy_id: &str) -> Result<(), StoreError> {
+        let _ = proxy_id;
+        Ok(())
+    }
+}
+
+/// Is told of every snapshot that was read, so that a state in it becomes known (lifecycle.md).
+pub trait SnapshotObserver: Send + Sync + 'static {
+    /// `snapshot` has just been read for `id`.
+    fn observed(&self, id: &SandboxId, snapshot: &Snapshot);
+
+    /// Whether somebody waits on or streams from this sandbox, so that a change is worth reading
+    /// before the next request asks.
+    fn interested(&self, id: &SandboxId) -> bool;
+}
