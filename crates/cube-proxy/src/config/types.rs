@@ -1,0 +1,413 @@
+//! The configuration as the proxy uses it: checked, with every default filled in, secrets read.
+//!
+//! One struct a section of the file (config.md). A field whose default depends on the dialect or
+//! on the machine has its value here, never "null".
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+/// A password, a token, or a URL that may hold one. Never shown, in no format.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Box<str>);
+
+impl Secret {
+    /// Keeps `text` from being shown.
+    #[must_use]
+    pub fn new(text: impl Into<Box<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The secret itself, for whoever must present or compare it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A configuration that holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// This node's address; `None`: the local address of each accepted connection.
+    pub node_ip: Option<IpAddr>,
+    /// Where to listen.
+    pub listen: Listen,
+    /// Certificates of the https listener.
+    pub tls: Tls,
+    /// Which requests name a sandbox, and whom to believe.
+    pub routing: Routing,
+    /// How error answers look.
+    pub errors: Errors,
+    /// Where records come from.
+    pub store: Store,
+    /// How long records are kept.
+    pub cache: Cache,
+    /// The token of private sandboxes.
+    pub traffic_token: TrafficTokenRules,
+    /// Pause state and the gate.
+    pub lifecycle: Lifecycle,
+    /// How paused sandboxes are woken; `None`: they are not.
+    pub resume: Option<Resume>,
+    /// Who may use the admin API.
+    pub admin: Admin,
+    /// How this replica announces itself; `None`: it does not.
+    pub registry: Option<Registry>,
+    /// When a node is not dialled.
+    pub breaker: Breaker,
+    /// Connections to sandboxes.
+    pub upstream: Upstream,
+    /// What a client may ask for.
+    pub limits: Limits,
+    /// How the process ends.
+    pub drain: Drain,
+    /// The cache of public answers; `None`: off.
+    pub response_cache: Option<ResponseCache>,
+    /// The log of requests.
+    pub access_log: AccessLog,
+    /// The log of the process.
+    pub log: Log,
+    /// The process.
+    pub server: Server,
+}
+
+/// Where to listen (operations.md, Listeners).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listen {
+    /// Plain HTTP/1.1.
+    pub http: Vec<SocketAddr>,
+    /// TLS with `h2` and `http/1.1`; empty when no certificate is configured.
+    pub https: Vec<SocketAddr>,
+    /// Plaintext HTTP/2 with prior knowledge.
+    pub grpc: Vec<SocketAddr>,
+    /// The admin API; `None`: off.
+    pub admin: Option<SocketAddr>,
+    /// `GET /metrics`, `/healthz`, `/readyz`; `None`: off.
+    pub metrics: Option<SocketAddr>,
+    /// `/healthz` and `/readyz` alone; `None`: off.
+    pub health: Option<SocketAddr>,
+}
+
+impl Listen {
+    /// Every address with the option that names it (`listen.http`), in the order of the file.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> + '_ {
+        let data = [("listen.http", &self.http), ("listen.https", &self.https), ("listen.grpc", &self.grpc)];
+        let own =
+            [("listen.admin", self.admin), ("listen.metrics", self.metrics), ("listen.health", self.health)];
+        data.into_iter()
+            .flat_map(|(option, list)| list.iter().map(move |address| (option, *address)))
+            .chain(own.into_iter().filter_map(|(option, address)| Some((option, address?))))
+    }
+}
+
+/// Certificates of the https listener. Each pair was read once and fits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tls {
+    /// The first is the default, for clients that name no or an unknown host.
+    pub certificates: Vec<Certificate>,
+    /// How often the files are looked at for a change.
+    pub reload_interval: Duration,
+}
+
+/// A certificate chain and its key, both PEM files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    /// The certificate, then its intermediates.
+    pub cert: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// Which requests name a sandbox, and whom to believe (routing.md).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Routing {
+    /// Base domains accepted in hosts, in lower case without a trailing dot; empty: any.
+    pub domains: Vec<String>,
+    /// Peers whose X-Forwarded-For and -Proto are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Whether traffic tokens and `E2b-Sandbox-*` reach the sandbox.
+    pub forward_credentials: bool,
+    /// Where requests go that name no sandbox; `None`: they are a 400.
+    pub control_plane: Option<ControlPlane>,
+    /// Peers that may call envd's control routes; `None`: everyone, empty: nobody.
+    pub envd_control_from: Option<Vec<IpNet>>,
+}
+
+/// The API behind the same address as its sandboxes (routing.md).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlPlane {
+    /// Host of the URL: a name or an address (IPv6 without brackets).
+    pub host: String,
+    /// Port of the URL, 80 where it names none.
+    pub port: u16,
+    /// Hosts (no port, lower case) whose requests go there.
+    pub hosts: Vec<String>,
+}
+
+/// Whose error answers the proxy speaks (errors.md, Dialects).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// The old gateway's.
+    Cube,
+    /// E2B's edge.
+    E2b,
+}
+
+/// How error answers look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Errors {
+    /// One for the process; not live.
+    pub dialect: Dialect,
+    /// Whether a refused token answers as an unknown sandbox does.
+    pub mask_existence: bool,
+}
+
+/// Where records come from (metadata.md).
+#[derive(Debug, Clone, PartialEq)]
+pub enum Store {
+    /// Redis.
+    Redis(RedisStore),
+    /// The embedded store: a YAML file, watched.
+    File(PathBuf),
+}
+
+/// How Redis is reached.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RedisStore {
+    /// `redis`, `rediss`, `redis-sentinel`, `rediss-sentinel`, `redis-cluster`, `rediss-cluster`.
+    pub url: Secret,
+    /// Wins over the URL's.
+    pub username: Option<String>,
+    /// Wins over the URL's.
+    pub password: Option<Secret>,
+    /// Of the Sentinels themselves; no fall-back to the master's.
+    pub sentinel_password: Option<Secret>,
+    /// Certificates to trust instead of the system's, PEM.
+    pub ca_file: Option<PathBuf>,
+    /// In the order they are looked at; none is a prefix of another.
+    pub key_prefixes: Vec<String>,
+    /// For one command.
+    pub command_timeout: Duration,
+    /// Whether to ask for invalidations.
+    pub tracking: bool,
+}
+
+/// How long records are kept (metadata.md, Cache).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cache {
+    /// Shortest life of an entry.
+    pub ttl_min: Duration,
+    /// Longest life of an entry.
+    pub ttl_max: Duration,
+    /// Life of an entry filled while no invalidations are pushed.
+    pub untracked_ttl: Duration,
+    /// Life of "there is no such sandbox" while no invalidations are pushed.
+    pub negative_ttl: Duration,
+    /// How long past its time an entry is served while the store fails.
+    pub stale_if_error: Duration,
+    /// Entries.
+    pub capacity: usize,
+}
+
+/// The token of private sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrafficTokenRules {
+    /// Container ports where every request counts as authorised.
+    pub exempt_ports: Vec<u16>,
+}
+
+/// Pause state and the gate (lifecycle.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lifecycle {
+    /// Whether the state string in Redis is read and followed.
+    pub follow_redis: bool,
+    /// How long a request waits for a pause to end.
+    pub pause_wait: Duration,
+    /// Requests held in all.
+    pub max_held: usize,
+    /// Requests held for one sandbox.
+    pub max_held_per_sandbox: usize,
+}
+
+/// How paused sandboxes are woken (lifecycle.md, Resume).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resume {
+    /// `http://host:port[/base]`, without a trailing slash.
+    pub url: http::Uri,
+    /// For one resume.
+    pub timeout: Duration,
+    /// Resumes under way at once.
+    pub max_concurrent: usize,
+    /// Bearer token for the manager.
+    pub token: Option<Secret>,
+}
+
+/// Who may use the admin API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admin {
+    /// `None`: loopback peers only.
+    pub token: Option<Secret>,
+}
+
+/// How this replica announces itself (lifecycle.md, Registry).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registry {
+    /// Name of this replica; the host name by default.
+    pub proxy_id: String,
+    /// Where the manager reaches the admin API.
+    pub admin_url: Option<String>,
+    /// Where this replica asks for resumes.
+    pub resume_url: Option<String>,
+    /// Between two heartbeats.
+    pub interval: Duration,
+}
+
+/// When a node is not dialled (lifecycle.md, Breaker).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Breaker {
+    /// Key of the shared set of faulty nodes.
+    pub shared_set: String,
+    /// How often the set is read at least.
+    pub shared_poll: Duration,
+    /// In which failures are counted together.
+    pub window: Duration,
+    /// Different sandboxes that must fail.
+    pub min_sandboxes: usize,
+    /// First time a node is left alone.
+    pub open_min: Duration,
+    /// Longest time a node is left alone.
+    pub open_max: Duration,
+}
+
+/// Connections to sandboxes (connections.md).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Upstream {
+    /// For one connection.
+    pub connect_timeout: Duration,
+    /// Silence on an established request, each direction.
+    pub silence_timeout: Duration,
+    /// Idle connections kept.
+    pub pool_size: usize,
+    /// How long an idle connection is kept.
+    pub pool_idle: Duration,
+    /// What may be dialled; `None`: the guard of metadata.md.
+    pub cidrs: Option<Vec<IpNet>>,
+    /// Host ports that may be dialled.
+    pub host_ports: RangeInclusive<u16>,
+    /// How long a refused port is tried again; zero: not at all.
+    pub port_open_wait: Duration,
+}
+
+/// What a client may ask for (connections.md, Limits). `None` is no limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request body.
+    pub body: Option<u64>,
+    /// Bytes of a request head.
+    pub head: usize,
+    /// Header fields, Host counted.
+    pub headers: usize,
+    /// Bytes of the request target.
+    pub target: usize,
+    /// For a client's whole head.
+    pub header_timeout: Duration,
+    /// How long an idle client connection is kept.
+    pub keepalive_idle: Duration,
+    /// Requests of one client connection.
+    pub keepalive_requests: u32,
+    /// Client connections.
+    pub connections: usize,
+    /// Client connections of one address.
+    pub connections_per_ip: Option<u32>,
+    /// Concurrent requests for one sandbox.
+    pub requests_per_sandbox: Option<u32>,
+    /// Requests a second of one address.
+    pub requests_per_ip: Option<u32>,
+    /// Streams of one HTTP/2 connection.
+    pub h2_streams: u32,
+}
+
+/// How the process ends (connections.md, Draining).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drain {
+    /// Served on after readiness is gone.
+    pub delay: Duration,
+    /// For streams of the old process after an upgrade.
+    pub timeout: Duration,
+    /// For streams after SIGTERM.
+    pub stop_timeout: Duration,
+}
+
+/// The opt-in cache of public answers (response-cache.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResponseCache {
+    /// Bytes in all.
+    pub memory: usize,
+    /// Bytes of one answer.
+    pub max_object: usize,
+}
+
+/// Where access log lines go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AccessLogTarget {
+    /// Standard output.
+    Stdout,
+    /// Appended to this file, reopened on SIGUSR1.
+    File(PathBuf),
+}
+
+/// How access log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessLogFormat {
+    /// The old gateway's fields, between `||`.
+    Cube,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The log of requests (operations.md, Access log).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessLog {
+    /// `None`: no access log.
+    pub target: Option<AccessLogTarget>,
+    /// How a line looks.
+    pub format: AccessLogFormat,
+    /// Query keys whose values are not written, in lower case.
+    pub redact_query: Vec<String>,
+}
+
+/// How lines of the process's log look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The log of the process, on standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Log {
+    /// What is written.
+    pub level: tracing::Level,
+    /// How a line looks.
+    pub format: LogFormat,
+}
+
+/// The process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Worker threads for requests; the CPU quota by default.
+    pub threads: usize,
+    /// For the pid file and the upgrade socket; `None`: see [`crate::rundir`].
+    pub run_dir: Option<PathBuf>,
+}

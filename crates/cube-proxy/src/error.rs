@@ -1,0 +1,64 @@
+//! Why a command failed, and the exit code that says so.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::config::ConfigError;
+
+/// Exit code for a configuration that does not hold (`EX_USAGE` of sysexits, operations.md).
+pub const EXIT_CONFIG: u8 = 64;
+/// Exit code for what is wrong outside the configuration.
+pub const EXIT_FAILURE: u8 = 1;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration does not hold. Nothing was bound.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An address cannot be bound.
+    #[error("{option}: {address} {reason}")]
+    Bind {
+        /// The option that names it, e.g. `listen.http`.
+        option: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What the system says, in words.
+        reason: String,
+    },
+    /// Another process serves from this run directory.
+    #[error(
+        "already running as process {pid} ({file}); stop it first, or give this one another server.run_dir"
+    )]
+    Running {
+        /// Its id.
+        pid: i32,
+        /// The pid file.
+        file: PathBuf,
+    },
+    /// A file or directory of the process cannot be used.
+    #[error("{path}: {source}")]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The store cannot be reached or refuses.
+    #[error("store: {0}")]
+    Store(#[from] cube_metadata::StoreError),
+    /// Anything else that keeps the server from starting.
+    #[error("{0}")]
+    Engine(String),
+}
+
+impl StartError {
+    /// The exit code of the process.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            StartError::Config(_) => EXIT_CONFIG,
+            _ => EXIT_FAILURE,
+        }
+    }
+}
