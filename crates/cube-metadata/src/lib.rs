@@ -3,8 +3,10 @@
 //! [`SandboxRecord`] is the parsed Redis hash; [`MetadataStore`] is anything that can read one.
 //! The schema is the metadata page of the specification.
 
+mod mask;
 mod record;
 mod store;
 
-pub use record::{Access, Field, HostMask, SandboxRecord, SandboxState, Status, TrafficToken};
+pub use mask::HostMask;
+pub use record::{Access, Field, Oddity, SandboxRecord, SandboxState, Status, TrafficToken};
 pub use store::{MetadataStore, Snapshot, SnapshotObserver, StoreError, StoreEvent, TrackingSession};

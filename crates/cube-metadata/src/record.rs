@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use cube_route::Port;
 use subtle::ConstantTimeEq;
 
+use crate::HostMask;
+
 /// A field that a request may need. Only the request that needs it minds what is wrong with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field<T> {
@@ -126,9 +128,35 @@ pub enum Access {
     Closed,
 }
 
-/// `MaskRequestHost`: the Host a sandbox sees, with `${PORT}` for the container port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostMask(Box<str>);
+/// What is wrong with a record although it can be served from: for one log line a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Oddity {
+    /// `HostIP` is no address.
+    HostIp,
+    /// `SandboxIP` is no address.
+    SandboxIp,
+    /// The value of this container port is no port.
+    HostPort(Port),
+    /// `AllowPublicTraffic` is neither `true` nor `false`: the sandbox is not public.
+    AllowPublicTraffic,
+    /// `MaskRequestHost` is not host[:port].
+    MaskRequestHost,
+    /// `Status` is none of the six words.
+    Status,
+}
+
+impl fmt::Display for Oddity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Oddity::HostIp => f.write_str("HostIP is not an address"),
+            Oddity::SandboxIp => f.write_str("SandboxIP is not an address"),
+            Oddity::HostPort(container) => write!(f, "the value of {container} is not a port"),
+            Oddity::AllowPublicTraffic => f.write_str("AllowPublicTraffic is neither true nor false"),
+            Oddity::MaskRequestHost => f.write_str("MaskRequestHost is not host[:port]"),
+            Oddity::Status => f.write_str("Status is an unknown word"),
+        }
+    }
+}
 
 /// A sandbox as the store knows it.
 #[derive(Debug, Clone)]
@@ -148,9 +176,78 @@ pub struct SandboxRecord {
     /// Index of the key prefix the record was found under.
     pub prefix: u8,
     ports: Box<[(Port, Field<Port>)]>,
+    odd_access: bool,
 }
 
 impl SandboxRecord {
+    /// Reads the fields of a hash found under the prefix with that index. Whatever they hold, a
+    /// record comes out: what is wrong is said field by field.
+    #[must_use]
+    pub fn parse<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>, prefix: u8) -> Self {
+        let mut host_ip = Field::Missing;
+        let mut sandbox_ip = Field::Missing;
+        let mut mask_request_host = Field::Missing;
+        let mut created_at = None;
+        let mut status = None;
+        let mut public = None;
+        let mut token = None;
+        let mut ports = Vec::new();
+        for (name, value) in fields {
+            match name {
+                b"HostIP" => host_ip = address(value),
+                b"SandboxIP" => sandbox_ip = address(value),
+                b"AllowPublicTraffic" => public = Some(value),
+                b"TrafficAccessToken" => token = TrafficToken::new(value),
+                b"MaskRequestHost" => mask_request_host = field(value, HostMask::parse),
+                b"CreatedAt" if !value.is_empty() => {
+                    created_at = Some(String::from_utf8_lossy(value).into_owned().into_boxed_str());
+                }
+                // What is not even text is not one of the six words.
+                b"Status" => status = Status::parse(str::from_utf8(value).unwrap_or("\u{fffd}")),
+                _ => {
+                    let container = str::from_utf8(name).ok().and_then(|name| Port::parse(name).ok());
+                    if let Some(container) = container {
+                        ports.push((container, field(value, |text| Port::parse(text).ok())));
+                    }
+                }
+            }
+        }
+        ports.sort_unstable_by_key(|(container, _)| *container);
+        let access = match (public, token) {
+            (Some(b"true"), _) | (None, None) => Access::Public,
+            (_, Some(token)) => Access::Token(token),
+            (Some(_), None) => Access::Closed,
+        };
+        Self {
+            host_ip,
+            sandbox_ip,
+            access,
+            mask_request_host,
+            created_at,
+            status,
+            prefix,
+            ports: ports.into_boxed_slice(),
+            odd_access: !matches!(public, None | Some(b"true" | b"false")),
+        }
+    }
+
+    /// Everything in the record that is not what it should be, wherever it is needed or not.
+    pub fn oddities(&self) -> impl Iterator<Item = Oddity> + '_ {
+        let of_fields = [
+            matches!(self.host_ip, Field::Malformed).then_some(Oddity::HostIp),
+            matches!(self.sandbox_ip, Field::Malformed).then_some(Oddity::SandboxIp),
+            self.odd_access.then_some(Oddity::AllowPublicTraffic),
+            matches!(self.mask_request_host, Field::Malformed).then_some(Oddity::MaskRequestHost),
+            matches!(self.status, Some(Status::Unknown)).then_some(Oddity::Status),
+        ];
+        let of_ports = self
+            .ports
+            .iter()
+            .filter(|(_, mapped)| matches!(mapped, Field::Malformed))
+            .map(|(container, _)| Oddity::HostPort(*container));
+        of_fields.into_iter().flatten().chain(of_ports)
+    }
+
     /// The host port that a container port is mapped to on the node.
     #[must_use]
     pub fn host_port(&self, container: Port) -> Field<Port> {
@@ -164,5 +261,147 @@ impl SandboxRecord {
     #[must_use]
     pub fn ports(&self) -> &[(Port, Field<Port>)] {
         &self.ports
+    }
+}
+
+/// Empty is missing; what `read` does not know is malformed.
+fn field<T>(value: &[u8], read: impl FnOnce(&str) -> Option<T>) -> Field<T> {
+    if value.is_empty() {
+        return Field::Missing;
+    }
+    str::from_utf8(value).ok().and_then(read).map_or(Field::Malformed, Field::Value)
+}
+
+/// An address and nothing around it: no port, no zone, no name. `::ffff:a.b.c.d` is `a.b.c.d`.
+fn address(value: &[u8]) -> Field<IpAddr> {
+    field(value, |text| text.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(fields: &[(&str, &[u8])]) -> SandboxRecord {
+        SandboxRecord::parse(fields.iter().map(|(name, value)| (name.as_bytes(), *value)), 1)
+    }
+
+    fn port(number: u16) -> Port {
+        Port::new(number).unwrap()
+    }
+
+    #[test]
+    fn a_whole_record_is_read() {
+        let record = record(&[
+            ("HostIP", b"10.0.0.1"),
+            ("SandboxIP", b"fd00::7"),
+            ("8080", b"49983"),
+            ("22", b"2222"),
+            ("AllowPublicTraffic", b"false"),
+            ("TrafficAccessToken", b"example-token"),
+            ("MaskRequestHost", b"localhost:${PORT}"),
+            ("CreatedAt", b"1733000000000000000"),
+            ("Status", b"paused"),
+        ]);
+        assert_eq!(record.host_ip, Field::Value("10.0.0.1".parse().unwrap()));
+        assert_eq!(record.sandbox_ip, Field::Value("fd00::7".parse().unwrap()));
+        assert_eq!(record.host_port(port(8080)), Field::Value(port(49983)));
+        assert_eq!(record.host_port(port(22)), Field::Value(port(2222)));
+        assert_eq!(record.host_port(port(80)), Field::Missing);
+        assert_eq!(record.created_at.as_deref(), Some("1733000000000000000"));
+        assert_eq!(record.status, Some(Status::Known(SandboxState::Paused)));
+        assert_eq!(record.prefix, 1);
+        assert!(matches!(&record.access, Access::Token(token) if token.matches(b"example-token")));
+        assert_eq!(record.oddities().count(), 0);
+    }
+
+    #[test]
+    fn an_empty_field_is_missing_and_rubbish_is_malformed() {
+        let empty = record(&[("HostIP", b""), ("SandboxIP", b""), ("8080", b""), ("MaskRequestHost", b"")]);
+        assert_eq!((empty.host_ip, empty.sandbox_ip), (Field::Missing, Field::Missing));
+        assert_eq!(empty.host_port(port(8080)), Field::Missing);
+        assert_eq!(empty.mask_request_host, Field::Missing);
+        assert_eq!((empty.created_at, empty.status), (None, None));
+        let bad: [&[u8]; 10] = [
+            b"localhost",
+            b"127.0.0.1:80",
+            b"fe80::1%eth0",
+            b"[::1]",
+            b" 10.0.0.1",
+            b"10.0.0.1\n",
+            b"010.0.0.1",
+            b"10.0.0",
+            b"\xff\xfe",
+            b"\0",
+        ];
+        for value in bad {
+            let record = record(&[("HostIP", value), ("SandboxIP", value)]);
+            assert_eq!(record.host_ip, Field::Malformed, "{value:?}");
+            assert_eq!(record.sandbox_ip, Field::Malformed, "{value:?}");
+        }
+        for value in [&b"0"[..], b"65536", b"http", b"08", b"-1", b"\xff"] {
+            let record = record(&[("8080", value)]);
+            assert_eq!(record.host_port(port(8080)), Field::Malformed, "{value:?}");
+            assert_eq!(record.oddities().collect::<Vec<_>>(), [Oddity::HostPort(port(8080))]);
+        }
+    }
+
+    #[test]
+    fn an_ipv4_address_in_an_ipv6_one_is_the_ipv4_address() {
+        assert_eq!(
+            record(&[("HostIP", b"::ffff:10.0.0.1")]).host_ip,
+            Field::Value("10.0.0.1".parse().unwrap())
+        );
+    }
+
+    #[test]
+    fn only_decimal_keys_are_ports() {
+        let record = record(&[
+            ("hostip", b"1.2.3.4"),
+            ("Port", b"80"),
+            ("080", b"80"),
+            ("99999", b"80"),
+            ("+1", b"80"),
+        ]);
+        assert!(record.ports().is_empty());
+        assert_eq!(record.host_ip, Field::Missing);
+        assert_eq!(SandboxRecord::parse([(&b"\xff\xff"[..], &b"80"[..])].into_iter(), 0).ports().len(), 0);
+    }
+
+    #[test]
+    fn public_access_fails_closed() {
+        let token: (&str, &[u8]) = ("TrafficAccessToken", b"example-token");
+        assert!(matches!(record(&[]).access, Access::Public));
+        assert!(matches!(record(&[("TrafficAccessToken", b"")]).access, Access::Public));
+        assert!(matches!(record(&[("AllowPublicTraffic", b"true"), token]).access, Access::Public));
+        assert!(matches!(record(&[token]).access, Access::Token(_)));
+        for value in [&b"false"[..], b"True", b"1", b"yes", b"", b"\xff", b"true "] {
+            let with = record(&[("AllowPublicTraffic", value), token]);
+            assert!(matches!(with.access, Access::Token(_)), "{value:?}");
+            let without = record(&[("AllowPublicTraffic", value)]);
+            assert!(matches!(without.access, Access::Closed), "{value:?}");
+            let odd = without.oddities().any(|oddity| oddity == Oddity::AllowPublicTraffic);
+            assert_eq!(odd, value != b"false", "{value:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_status_is_kept_as_unknown() {
+        assert_eq!(record(&[("Status", b"dreaming")]).status, Some(Status::Unknown));
+        assert_eq!(record(&[("Status", b"\xff")]).status, Some(Status::Unknown));
+        assert_eq!(record(&[("Status", b"")]).status, None);
+        assert_eq!(record(&[("Status", b"killed")]).status, Some(Status::Known(SandboxState::Killed)));
+    }
+
+    #[test]
+    fn a_token_is_never_shown() {
+        let shown = format!("{:?}", record(&[("TrafficAccessToken", b"example-token")]));
+        assert!(!shown.contains("example"), "{shown}");
+    }
+
+    #[test]
+    fn a_record_is_small() {
+        // A million of them are cached; what hangs off it is exactly as long as its text.
+        assert!(size_of::<SandboxRecord>() <= 128, "{}", size_of::<SandboxRecord>());
+        assert!(size_of::<(Port, Field<Port>)>() <= 6);
     }
 }
