@@ -1,0 +1,88 @@
+//! What the cache holds about a sandbox.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cube_metadata::SandboxRecord;
+use cube_route::SandboxId;
+
+use crate::life::Life;
+
+/// One life of a sandbox between resumes and rollbacks (metadata.md "Generation"). Numbers come
+/// from one counter of the process and are never used twice; a later life has a higher one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(u64);
+
+impl Generation {
+    /// A number that was never used.
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A sandbox in the cache. Whoever forwards a request keeps it until the request's end: the
+/// resolver takes that as a sign of interest, and reads again at once what was changed under it.
+#[derive(Debug)]
+pub struct Entry {
+    /// Whose it is.
+    pub id: SandboxId,
+    /// What the store said.
+    pub record: SandboxRecord,
+    /// The life of the sandbox that this record belongs to.
+    pub generation: Generation,
+    pub(crate) life: Life,
+    /// The generation is over although the record may read the same (resume, kill, admin).
+    pub(crate) severed: AtomicBool,
+}
+
+impl Entry {
+    /// Whether `record` tells of the same life: CreatedAt, HostIP, SandboxIP and port mapping.
+    pub(crate) fn same_life(&self, record: &SandboxRecord) -> bool {
+        !self.severed.load(Ordering::Acquire)
+            && self.same_sandbox(record)
+            && self.record.host_ip == record.host_ip
+            && self.record.ports() == record.ports()
+    }
+
+    /// Whether what streams from it still streams from the right place (metadata.md "Revocation").
+    pub(crate) fn same_sandbox(&self, record: &SandboxRecord) -> bool {
+        self.record.created_at == record.created_at && self.record.sandbox_ip == record.sandbox_ip
+    }
+}
+
+/// What is known about an id.
+#[derive(Debug, Clone)]
+pub enum Lookup {
+    /// The sandbox.
+    Found(Arc<Entry>),
+    /// There is none: the store said so.
+    Unknown,
+}
+
+/// An entry as operators see it (`GET /admin/routes/<id>`).
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// The entry itself.
+    pub entry: Arc<Entry>,
+    /// Since it was read.
+    pub age: Duration,
+    /// Whether a change of it would be pushed.
+    pub tracked: bool,
+    /// Whether the next request waits for it to be read again.
+    pub must_be_read: bool,
+}

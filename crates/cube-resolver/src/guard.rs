@@ -1,0 +1,292 @@
+//! What may never be dialled, whatever a record says (metadata.md "Route").
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use ipnet::IpNet;
+use nix::sys::socket::SockaddrStorage;
+
+/// Where clouds answer whoever asks from inside a machine, with that machine's credentials:
+/// metadata services, credential endpoints of container services, and the host agents beside them.
+/// Never dialled, not even when a configured list names them.
+const METADATA_ADDRESSES: [IpAddr; 15] = [
+    // AWS, Azure, Google, DigitalOcean, Hetzner, OpenStack, Oracle and most others.
+    v4(169, 254, 169, 254),
+    // AWS over IPv6.
+    v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]),
+    // AWS ECS: credentials of a task.
+    v4(169, 254, 170, 2),
+    // AWS EKS: credentials of a pod.
+    v4(169, 254, 170, 23),
+    v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23]),
+    // Google over IPv6.
+    v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254]),
+    // Azure: the host agent.
+    v4(168, 63, 129, 16),
+    // Alibaba.
+    v4(100, 100, 100, 200),
+    // Tencent.
+    v4(169, 254, 0, 23),
+    // Oracle, classic; and over IPv6.
+    v4(192, 0, 0, 192),
+    v6([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe]),
+    // Scaleway.
+    v4(169, 254, 42, 42),
+    v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42]),
+    // Akamai (Linode) over IPv6.
+    v6([0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1]),
+    // OpenStack over IPv6.
+    v6([0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe]),
+];
+
+/// How often the addresses of the local interfaces are read again.
+const REFRESH: Duration = Duration::from_secs(10);
+
+const fn v4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
+const fn v6(s: [u16; 8]) -> IpAddr {
+    let [a, b, c, d, e, f, g, h] = s;
+    IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h))
+}
+
+/// Which field of the record an address comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dial {
+    /// HostIP and a mapped port.
+    Node,
+    /// SandboxIP and the container port.
+    Sandbox,
+}
+
+/// The address guard.
+#[derive(Debug)]
+pub struct AddressGuard {
+    cidrs: Option<Vec<IpNet>>,
+    host_ports: RangeInclusive<u16>,
+    own_sockets: Vec<SocketAddr>,
+    interfaces: ArcSwap<HashSet<IpAddr>>,
+}
+
+impl AddressGuard {
+    /// A guard with `upstream.cidrs` (`None`: the built-in rules), `upstream.host_ports`, and the
+    /// sockets this proxy listens on. Reads the addresses of the local interfaces.
+    #[must_use]
+    pub fn new(
+        cidrs: Option<Vec<IpNet>>,
+        host_ports: RangeInclusive<u16>,
+        own_sockets: Vec<SocketAddr>,
+    ) -> Self {
+        let own_sockets = own_sockets.into_iter().map(canonical).collect();
+        let guard = Self { cidrs, host_ports, own_sockets, interfaces: ArcSwap::default() };
+        guard.refresh();
+        guard
+    }
+
+    /// Reads the addresses of the local interfaces again every 10 s. To be spawned.
+    pub async fn run(self: Arc<Self>) {
+        let mut every = tokio::time::interval(REFRESH);
+        every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        every.tick().await;
+        loop {
+            every.tick().await;
+            let guard = Arc::clone(&self);
+            // A node has an interface a sandbox: the list may take the kernel milliseconds.
+            if tokio::task::spawn_blocking(move || guard.refresh()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Reads the addresses of the local interfaces; those known stay when that fails.
+    pub fn refresh(&self) {
+        match interface_addresses() {
+            Ok(addresses) if addresses != **self.interfaces.load() => {
+                self.interfaces.store(Arc::new(addresses));
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!("cannot read the addresses of the local interfaces: {error}"),
+        }
+    }
+
+    /// Whether `address` may be dialled.
+    #[must_use]
+    pub fn check(&self, address: SocketAddr, dial: Dial) -> bool {
+        let address = canonical(address);
+        let ip = address.ip();
+        if METADATA_ADDRESSES.contains(&ip) || self.is_own_socket(address) {
+            return false;
+        }
+        if dial == Dial::Node && !self.host_ports.contains(&address.port()) {
+            return false;
+        }
+        match &self.cidrs {
+            Some(allowed) => allowed.iter().any(|net| net.contains(&ip)),
+            None => !never(ip) && !(dial == Dial::Sandbox && self.interfaces.load().contains(&ip)),
+        }
+    }
+
+    /// A socket bound to all addresses is reached by every address of this machine.
+    fn is_own_socket(&self, address: SocketAddr) -> bool {
+        self.own_sockets.iter().any(|own| {
+            let all = match own.ip() {
+                IpAddr::V4(bound) => bound.is_unspecified() && address.is_ipv4(),
+                // Bound to `::` means IPv4 too, unless the system says otherwise.
+                IpAddr::V6(bound) => bound.is_unspecified(),
+            };
+            own.port() == address.port() && (own.ip() == address.ip() || all && self.is_here(address.ip()))
+        })
+    }
+
+    fn is_here(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || zero_net(ip) || self.interfaces.load().contains(&ip)
+    }
+}
+
+/// What no sandbox and no other node can have as its address.
+fn never(ip: IpAddr) -> bool {
+    let special = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    special || ip.is_loopback() || ip.is_multicast() || zero_net(ip)
+}
+
+/// `0.0.0.0/8` ("this network", which Linux takes for this machine) and `::`.
+fn zero_net(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().first() == Some(&0),
+        IpAddr::V6(ip) => ip.is_unspecified(),
+    }
+}
+
+/// An IPv4-mapped IPv6 address is the IPv4 address in it.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// The addresses of the local interfaces, with the broadcast addresses of their networks.
+fn interface_addresses() -> io::Result<HashSet<IpAddr>> {
+    let ip = |address: SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+    };
+    let interfaces = nix::ifaddrs::getifaddrs().map_err(io::Error::from)?;
+    let both = interfaces.flat_map(|interface| [interface.address, interface.broadcast]);
+    Ok(both.flatten().filter_map(ip).map(|ip| ip.to_canonical()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard() -> AddressGuard {
+        AddressGuard::new(None, 1024..=65535, Vec::new())
+    }
+
+    fn nets(list: &[&str]) -> Option<Vec<IpNet>> {
+        Some(list.iter().map(|net| net.parse().unwrap()).collect())
+    }
+
+    fn dials(guard: &AddressGuard, address: &str) -> bool {
+        let address = address.parse().unwrap();
+        let (node, sandbox) = (guard.check(address, Dial::Node), guard.check(address, Dial::Sandbox));
+        assert_eq!(node, sandbox, "{address}");
+        node
+    }
+
+    #[test]
+    fn what_no_sandbox_can_have_is_not_dialled() {
+        for address in [
+            "127.0.0.1:8080",
+            "127.9.9.9:8080",
+            "[::1]:8080",
+            "169.254.1.1:8080",
+            "[fe80::1]:8080",
+            "0.0.0.0:8080",
+            "0.1.2.3:8080",
+            "[::]:8080",
+            "224.0.0.1:8080",
+            "[ff02::1]:8080",
+            "255.255.255.255:8080",
+            "[::ffff:127.0.0.1]:8080",
+            "[::ffff:169.254.169.254]:8080",
+        ] {
+            assert!(!dials(&guard(), address), "{address}");
+        }
+        for address in ["10.0.0.1:8080", "192.168.1.1:8080", "[fd00::1]:8080", "[::ffff:10.0.0.1]:8080"] {
+            assert!(dials(&guard(), address), "{address}");
+        }
+    }
+
+    #[test]
+    fn metadata_services_are_never_dialled_even_when_listed() {
+        let all = AddressGuard::new(nets(&["0.0.0.0/0", "::/0"]), 1..=65535, Vec::new());
+        for ip in METADATA_ADDRESSES {
+            for guard in [&guard(), &all] {
+                assert!(!dials(guard, &SocketAddr::new(ip, 8080).to_string()), "{ip}");
+            }
+        }
+        assert!(dials(&all, "169.254.169.1:8080"));
+    }
+
+    #[test]
+    fn a_configured_list_allows_what_it_names_and_nothing_else() {
+        let listed = AddressGuard::new(nets(&["127.0.0.0/16", "::1/128"]), 1024..=65535, Vec::new());
+        for (address, good) in [
+            ("127.0.0.9:8080", true),
+            ("[::1]:8080", true),
+            ("[::ffff:127.0.0.9]:8080", true),
+            ("127.1.0.1:8080", false),
+            ("10.0.0.1:8080", false),
+        ] {
+            assert_eq!(dials(&listed, address), good, "{address}");
+        }
+        assert!(!dials(&AddressGuard::new(nets(&[]), 1024..=65535, Vec::new()), "10.0.0.1:8080"));
+    }
+
+    #[test]
+    fn only_mapped_ports_are_bounded() {
+        let low = "10.0.0.1:80".parse().unwrap();
+        assert!(!guard().check(low, Dial::Node));
+        assert!(guard().check(low, Dial::Sandbox));
+        let narrow = AddressGuard::new(None, 40000..=50000, Vec::new());
+        assert!(narrow.check("10.0.0.1:50000".parse().unwrap(), Dial::Node));
+        assert!(!narrow.check("10.0.0.1:50001".parse().unwrap(), Dial::Node));
+    }
+
+    #[test]
+    fn an_address_of_this_machine_is_no_sandbox() {
+        let guard = guard();
+        let mine: IpAddr = "10.77.0.1".parse().unwrap();
+        guard.interfaces.store(Arc::new(HashSet::from([mine])));
+        let address = SocketAddr::new(mine, 8080);
+        assert!(!guard.check(address, Dial::Sandbox));
+        assert!(guard.check(address, Dial::Node), "another proxy's node_ip may be ours");
+    }
+
+    #[test]
+    fn the_own_listening_sockets_are_not_dialled() {
+        let loopback = nets(&["127.0.0.0/8", "::1/128", "10.0.0.0/8"]);
+        let own = |socket: &str| AddressGuard::new(loopback.clone(), 1..=65535, vec![socket.parse().unwrap()]);
+        assert!(!dials(&own("0.0.0.0:8081"), "127.0.0.5:8081"));
+        assert!(dials(&own("0.0.0.0:8081"), "127.0.0.5:8082"));
+        assert!(dials(&own("0.0.0.0:8081"), "[::1]:8081"));
+        assert!(dials(&own("0.0.0.0:8081"), "10.0.0.9:8081"), "another node's proxy port");
+        assert!(!dials(&own("[::]:8081"), "127.0.0.5:8081"));
+        assert!(!dials(&own("127.0.0.1:8082"), "127.0.0.1:8082"));
+        assert!(dials(&own("127.0.0.1:8082"), "127.0.0.2:8082"));
+        assert!(!dials(&own("[::ffff:127.0.0.1]:8082"), "127.0.0.1:8082"));
+    }
+
+    #[test]
+    fn the_interfaces_of_this_machine_are_known() {
+        assert!(interface_addresses().unwrap().contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    }
+}

@@ -1,0 +1,74 @@
+//! What the operator decides about the cache, and what can be wrong with it.
+
+use std::time::Duration;
+
+/// The `cache` section of config.md.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The shortest life of an entry that was read while changes are pushed.
+    pub ttl_min: Duration,
+    /// The longest; each entry draws its own, so that those filled together do not end together.
+    pub ttl_max: Duration,
+    /// The life of an entry while changes are not pushed, from when it was read.
+    pub untracked_ttl: Duration,
+    /// The same for "there is no such sandbox".
+    pub negative_ttl: Duration,
+    /// How long past its time an entry still serves while the store cannot answer.
+    pub stale_if_error: Duration,
+    /// The most sandboxes kept; those least used go first. Applied live.
+    pub capacity: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            ttl_min: Duration::from_secs(500),
+            ttl_max: Duration::from_secs(700),
+            untracked_ttl: Duration::from_secs(2),
+            negative_ttl: Duration::from_secs(1),
+            stale_if_error: Duration::from_secs(600),
+            capacity: 1_000_000,
+        }
+    }
+}
+
+impl Settings {
+    /// A life for an entry read while changes are pushed.
+    pub(crate) fn draw_ttl(&self) -> Duration {
+        let spread = self.ttl_max.saturating_sub(self.ttl_min);
+        let spread = u64::try_from(spread.as_nanos()).unwrap_or(u64::MAX);
+        self.ttl_min + Duration::from_nanos(fastrand::u64(0..=spread))
+    }
+}
+
+/// Why no resolver could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolverError {
+    /// A metric of that name exists in the registry.
+    #[error("cannot register the metrics of the route cache: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The bounds of the cache do not hold.
+    #[error("cannot make the route cache: {0}")]
+    Cache(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_is_drawn_between_the_two_bounds() {
+        let settings = Settings::default();
+        let lives: Vec<_> = (0..200).map(|_| settings.draw_ttl()).collect();
+        assert!(lives.iter().all(|life| (settings.ttl_min..=settings.ttl_max).contains(life)));
+        assert!(lives.iter().any(|life| *life != lives[0]));
+    }
+
+    #[test]
+    fn equal_or_crossed_bounds_are_the_lower_one() {
+        let ten = Duration::from_secs(10);
+        for ttl_max in [ten, Duration::from_secs(1)] {
+            assert_eq!(Settings { ttl_min: ten, ttl_max, ..Settings::default() }.draw_ttl(), ten);
+        }
+    }
+}
