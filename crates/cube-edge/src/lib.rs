@@ -1,9 +1,16 @@
 //! See Cargo.toml.
 
 mod answer;
+mod error;
+mod metrics;
 mod reason;
 mod retcode;
 
 pub use answer::{Asker, Dialect, Fault, OwnAnswer, Settings as AnswerSettings, is_preflight, render};
+pub use error::EdgeError;
+pub use metrics::{
+    ConnectOutcome, ConnectionLimit, Direction, EdgeMetrics, Finished, FormClass, GaugeGuard, ListenerClass,
+    MethodClass, ProtocolClass, RouteClass, TlsOutcome,
+};
 pub use reason::Reason;
 pub use retcode::Retcode;

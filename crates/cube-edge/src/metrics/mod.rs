@@ -1,0 +1,437 @@
+//! The edge's metrics (operations.md). Every handle is looked up once: what a request costs here
+//! is a few atomic additions.
+
+mod class;
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    exponential_buckets,
+};
+
+pub use class::{
+    ConnectOutcome, ConnectionLimit, Direction, FormClass, ListenerClass, MethodClass, ProtocolClass,
+    RouteClass, TlsOutcome,
+};
+
+use crate::error::EdgeError;
+use crate::reason::Reason;
+use crate::retcode::Retcode;
+
+const RESULTS: [&str; 2] = ["fail", "success"];
+
+/// A handle for each method, result and route.
+type ByRequest<T> = [[[T; RouteClass::ALL.len()]; RESULTS.len()]; MethodClass::ALL.len()];
+
+/// A request that has ended, however it did.
+#[derive(Debug, Clone, Copy)]
+pub struct Finished {
+    /// Class of its method.
+    pub method: MethodClass,
+    /// Class of the path that went (or would have gone) upstream.
+    pub route: RouteClass,
+    /// Status 200..=399; for an answer of the proxy [`crate::OwnAnswer::success`].
+    pub success: bool,
+    /// From the first byte of its head to the last of its answer.
+    pub took: Duration,
+    /// The return code for the log (unmasked).
+    pub retcode: Retcode,
+    /// The reason for the log.
+    pub reason: Reason,
+    /// How it named its sandbox.
+    pub form: FormClass,
+}
+
+/// The metrics of the edge, registered.
+pub struct EdgeMetrics {
+    requests: ByRequest<IntCounter>,
+    seconds: ByRequest<Histogram>,
+    inflight: [IntGauge; RouteClass::ALL.len()],
+    answers: IntCounterVec,
+    /// The handles of `answers` by return code, reason and form, filled as they are met.
+    known_answers: Box<[OnceLock<IntCounter>]>,
+    connects: [IntCounter; ConnectOutcome::ALL.len()],
+    connections: [[IntGauge; ProtocolClass::ALL.len()]; ListenerClass::ALL.len()],
+    refused: [IntCounter; ConnectionLimit::ALL.len()],
+    bytes: [IntCounter; Direction::ALL.len()],
+    handshakes: [IntCounter; TlsOutcome::ALL.len()],
+    certificates: IntGaugeVec,
+    /// From the request's head being sent upstream to the first byte of the answer, seconds.
+    pub upstream_first_byte: Histogram,
+    /// What the proxy itself adds before the request goes upstream, without holding and
+    /// connecting, seconds.
+    pub added_latency: Histogram,
+    /// Requests that went out on a pooled connection.
+    pub upstream_reused: IntCounter,
+    /// Second routes and second sendings.
+    pub upstream_retries: IntCounter,
+    /// Requests whose answer is under way.
+    pub open_streams: IntGauge,
+    /// Upgraded connections.
+    pub open_websockets: IntGauge,
+    /// Lines written to the access log.
+    pub access_log_lines: IntCounter,
+    /// Lines lost: the queue was full, or the file could not be written.
+    pub access_log_dropped: IntCounter,
+}
+
+impl EdgeMetrics {
+    /// Creates and registers all of them, `build_info` and `process_*` too.
+    ///
+    /// # Errors
+    /// [`EdgeError::Metrics`] when the registry has one of the names already.
+    pub fn new(registry: &Registry) -> Result<Self, EdgeError> {
+        let make = Maker(registry);
+        let by_request = ["method", "result", "route"];
+        let requests = make.counters("request_total", "Requests that have ended.", &by_request)?;
+        let buckets = exponential_buckets(0.001, 2.0, 14)?;
+        let seconds = make.histograms(
+            "request_duration_seconds",
+            "Time from a request's head to the end of its answer.",
+            &by_request,
+            buckets.clone(),
+        )?;
+        let inflight = make.gauges("inflight_requests", "Requests under way.", &["route"])?;
+        let answers = make.counters(
+            "answers_total",
+            "Requests by return code, reason and the form in which they named their sandbox.",
+            &["retcode", "reason", "form"],
+        )?;
+        let connects = make.counters("upstream_connects_total", "New upstream connections.", &["outcome"])?;
+        let connections = make.gauges(
+            "client_connections",
+            "Open client connections by listener and protocol.",
+            &["listener", "protocol"],
+        )?;
+        let refused = make.counters(
+            "client_connections_refused_total",
+            "Client connections closed at once, by the limit they were over.",
+            &["limit"],
+        )?;
+        let bytes = make.counters(
+            "bytes_total",
+            "Bytes of bodies and tunnels: in from clients, out to clients.",
+            &["direction"],
+        )?;
+        let handshakes = make.counters("tls_handshakes_total", "TLS handshakes with clients.", &["outcome"])?;
+        let certificates = make.gauges(
+            "tls_certificate_expiry_timestamp_seconds",
+            "When a configured certificate expires, unix seconds.",
+            &["certificate"],
+        )?;
+        let build = make.gauges("build_info", "The version that runs; always 1.", &["version"])?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        registry.register(Box::new(ProcessCollector::for_self()))?;
+
+        let cells = Retcode::LABELS * Reason::ALL.len() * FormClass::ALL.len();
+        Ok(Self {
+            requests: by_request_handles(|labels| requests.with_label_values(&labels)),
+            seconds: by_request_handles(|labels| seconds.with_label_values(&labels)),
+            inflight: RouteClass::ALL.map(|route| inflight.with_label_values(&[route.as_str()])),
+            answers,
+            known_answers: (0..cells).map(|_| OnceLock::new()).collect(),
+            connects: ConnectOutcome::ALL.map(|outcome| connects.with_label_values(&[outcome.as_str()])),
+            connections: ListenerClass::ALL.map(|listener| {
+                ProtocolClass::ALL
+                    .map(|protocol| connections.with_label_values(&[listener.as_str(), protocol.as_str()]))
+            }),
+            refused: ConnectionLimit::ALL.map(|limit| refused.with_label_values(&[limit.as_str()])),
+            bytes: Direction::ALL.map(|direction| bytes.with_label_values(&[direction.as_str()])),
+            handshakes: TlsOutcome::ALL.map(|outcome| handshakes.with_label_values(&[outcome.as_str()])),
+            certificates,
+            upstream_first_byte: make.histogram(
+                "upstream_first_byte_seconds",
+                "Time from sending a request's head upstream to the first byte of its answer.",
+                buckets,
+            )?,
+            added_latency: make.histogram(
+                "added_latency_seconds",
+                "Time the proxy itself adds before a request goes upstream, without holding and connecting.",
+                exponential_buckets(0.000_025, 2.0, 16)?,
+            )?,
+            upstream_reused: make.counter("upstream_reused_total", "Requests sent on a pooled connection.")?,
+            upstream_retries: make.counter("upstream_retries_total", "Second routes and second sendings.")?,
+            open_streams: make.gauge("open_streams", "Answers under way.")?,
+            open_websockets: make.gauge("open_websockets", "Upgraded connections.")?,
+            access_log_lines: make.counter("access_log_lines_total", "Lines written to the access log.")?,
+            access_log_dropped: make.counter("access_log_dropped_total", "Lines the access log has lost.")?,
+        })
+    }
+
+    /// Counts a request. Once for each, those that the engine refuses too.
+    pub fn finished(&self, request: &Finished) {
+        let (method, result, route) =
+            (request.method as usize, usize::from(request.success), request.route as usize);
+        if let Some(counter) = pick(&self.requests, method, result, route) {
+            counter.inc();
+        }
+        if let Some(histogram) = pick(&self.seconds, method, result, route) {
+            histogram.observe(request.took.as_secs_f64());
+        }
+        let cell = (request.retcode.index() * Reason::ALL.len() + request.reason.index())
+            * FormClass::ALL.len()
+            + request.form as usize;
+        if let Some(known) = self.known_answers.get(cell) {
+            let labels = [request.retcode.label(), request.reason.as_str(), request.form.as_str()];
+            known.get_or_init(|| self.answers.with_label_values(&labels)).inc();
+        }
+    }
+
+    /// Counts a request as under way for as long as the guard lives.
+    #[must_use]
+    pub fn inflight(&self, route: RouteClass) -> GaugeGuard {
+        GaugeGuard::of(self.inflight.get(route as usize))
+    }
+
+    /// Counts a client connection as open for as long as the guard lives.
+    #[must_use]
+    pub fn connection(&self, listener: ListenerClass, protocol: ProtocolClass) -> GaugeGuard {
+        GaugeGuard::of(
+            self.connections.get(listener as usize).and_then(|protocols| protocols.get(protocol as usize)),
+        )
+    }
+
+    /// Counts an answer as under way for as long as the guard lives.
+    #[must_use]
+    pub fn stream(&self) -> GaugeGuard {
+        GaugeGuard::of(Some(&self.open_streams))
+    }
+
+    /// Counts a tunnel as open for as long as the guard lives.
+    #[must_use]
+    pub fn websocket(&self) -> GaugeGuard {
+        GaugeGuard::of(Some(&self.open_websockets))
+    }
+
+    /// Counts a client connection that was closed at once.
+    pub fn connection_refused(&self, limit: ConnectionLimit) {
+        add(&self.refused, limit as usize, 1);
+    }
+
+    /// Counts a new upstream connection, or an attempt at one.
+    pub fn connected(&self, outcome: ConnectOutcome) {
+        add(&self.connects, outcome as usize, 1);
+    }
+
+    /// Counts a TLS handshake with a client.
+    pub fn handshake(&self, outcome: TlsOutcome) {
+        add(&self.handshakes, outcome as usize, 1);
+    }
+
+    /// Counts bytes of a body or a tunnel.
+    pub fn bytes(&self, direction: Direction, count: u64) {
+        add(&self.bytes, direction as usize, count);
+    }
+
+    /// Says when a certificate expires; `name` is its path in the configuration.
+    pub fn certificate_expires(&self, name: &str, unix_seconds: i64) {
+        self.certificates.with_label_values(&[name]).set(unix_seconds);
+    }
+
+    /// Forgets a certificate that is no longer configured.
+    pub fn certificate_gone(&self, name: &str) {
+        // An error says only that there is none of that name.
+        let _ = self.certificates.remove_label_values(&[name]);
+    }
+}
+
+/// Holds a gauge up by one until it is dropped.
+#[derive(Debug)]
+pub struct GaugeGuard(Option<IntGauge>);
+
+impl GaugeGuard {
+    fn of(gauge: Option<&IntGauge>) -> Self {
+        if let Some(gauge) = gauge {
+            gauge.inc();
+        }
+        Self(gauge.cloned())
+    }
+}
+
+impl Drop for GaugeGuard {
+    fn drop(&mut self) {
+        if let Some(gauge) = &self.0 {
+            gauge.dec();
+        }
+    }
+}
+
+fn pick<T>(handles: &ByRequest<T>, method: usize, result: usize, route: usize) -> Option<&T> {
+    handles.get(method)?.get(result)?.get(route)
+}
+
+fn add(handles: &[IntCounter], at: usize, count: u64) {
+    if let Some(counter) = handles.get(at) {
+        counter.inc_by(count);
+    }
+}
+
+fn by_request_handles<T>(mut handle: impl FnMut([&'static str; 3]) -> T) -> ByRequest<T> {
+    MethodClass::ALL.map(|method| {
+        RESULTS.map(|result| RouteClass::ALL.map(|route| handle([method.as_str(), result, route.as_str()])))
+    })
+}
+
+/// Creates metrics under the common prefix and registers them.
+struct Maker<'a>(&'a Registry);
+
+impl Maker<'_> {
+    fn keep<C: Collector + Clone + 'static>(&self, metric: C) -> Result<C, EdgeError> {
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, EdgeError> {
+        self.keep(IntCounter::with_opts(opts(name, help))?)
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, EdgeError> {
+        self.keep(IntCounterVec::new(opts(name, help), labels)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, EdgeError> {
+        self.keep(IntGauge::with_opts(opts(name, help))?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, EdgeError> {
+        self.keep(IntGaugeVec::new(opts(name, help), labels)?)
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: Vec<f64>) -> Result<Histogram, EdgeError> {
+        self.keep(Histogram::with_opts(HistogramOpts::from(opts(name, help)).buckets(buckets))?)
+    }
+
+    fn histograms(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        buckets: Vec<f64>,
+    ) -> Result<HistogramVec, EdgeError> {
+        self.keep(HistogramVec::new(HistogramOpts::from(opts(name, help)).buckets(buckets), labels)?)
+    }
+}
+
+fn opts(name: &str, help: &str) -> Opts {
+    Opts::new(name, help).namespace("cube_proxy")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus::TextEncoder;
+
+    fn text(registry: &Registry) -> String {
+        TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
+    }
+
+    fn some(retcode: Retcode, reason: Reason) -> Finished {
+        Finished {
+            method: MethodClass::Get,
+            route: RouteClass::Files,
+            success: true,
+            took: Duration::from_millis(3),
+            retcode,
+            reason,
+            form: FormClass::Host,
+        }
+    }
+
+    #[test]
+    fn a_request_counts_once_in_each_of_its_metrics() {
+        let registry = Registry::new();
+        let metrics = EdgeMetrics::new(&registry).unwrap();
+        metrics.finished(&some(Retcode::Passed(200), Reason::Ok));
+        let out = text(&registry);
+        for line in [
+            r#"cube_proxy_request_total{method="GET",result="success",route="sandbox_files"} 1"#,
+            r#"cube_proxy_request_duration_seconds_count{method="GET",result="success",route="sandbox_files"} 1"#,
+            r#"cube_proxy_request_duration_seconds_bucket{method="GET",result="success",route="sandbox_files",le="0.002"} 0"#,
+            r#"cube_proxy_request_duration_seconds_bucket{method="GET",result="success",route="sandbox_files",le="0.004"} 1"#,
+            r#"cube_proxy_answers_total{form="host",reason="ok",retcode="310200"} 1"#,
+        ] {
+            assert!(out.lines().any(|l| l == line), "{line}\n{out}");
+        }
+    }
+
+    #[test]
+    fn the_duration_has_the_old_gateways_buckets() {
+        let registry = Registry::new();
+        let _metrics = EdgeMetrics::new(&registry).unwrap();
+        let out = text(&registry);
+        let edges: Vec<f64> = out
+            .lines()
+            .filter(|line| {
+                line.starts_with(r#"cube_proxy_request_duration_seconds_bucket{method="GET",result="fail",route="other""#)
+            })
+            .filter_map(|line| line.split("le=\"").nth(1)?.split('"').next()?.parse().ok())
+            .collect();
+        let want: Vec<f64> = (0..14).map(|n| 0.001 * f64::from(1 << n)).chain([f64::INFINITY]).collect();
+        assert_eq!(edges, want);
+    }
+
+    #[test]
+    fn answers_add_up_and_their_labels_are_bounded() {
+        let registry = Registry::new();
+        let metrics = EdgeMetrics::new(&registry).unwrap();
+        for status in 0..2000 {
+            metrics.finished(&some(Retcode::Passed(status), Reason::UpstreamStatus));
+        }
+        let out = text(&registry);
+        let counts: Vec<u64> = out
+            .lines()
+            .filter(|line| line.starts_with("cube_proxy_answers_total{"))
+            .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+            .collect();
+        assert_eq!(counts.iter().sum::<u64>(), 2000);
+        assert!(counts.len() < 70, "{}", counts.len());
+    }
+
+    #[test]
+    fn a_guard_holds_its_gauge_up_while_it_lives() {
+        let registry = Registry::new();
+        let metrics = EdgeMetrics::new(&registry).unwrap();
+        let guard = metrics.inflight(RouteClass::Exec);
+        let _open = metrics.connection(ListenerClass::Https, ProtocolClass::H2);
+        assert!(text(&registry).contains(r#"cube_proxy_inflight_requests{route="sandbox_exec"} 1"#));
+        assert!(text(&registry).contains(r#"cube_proxy_client_connections{listener="https",protocol="h2"} 1"#));
+        drop(guard);
+        assert!(text(&registry).contains(r#"cube_proxy_inflight_requests{route="sandbox_exec"} 0"#));
+    }
+
+    #[test]
+    fn every_name_of_the_operations_page_is_there() {
+        let registry = Registry::new();
+        let metrics = EdgeMetrics::new(&registry).unwrap();
+        metrics.finished(&some(Retcode::NoRoute, Reason::NoRecord));
+        metrics.certificate_expires("/etc/chain.pem", 1_900_000_000);
+        let out = text(&registry);
+        for name in [
+            "request_total",
+            "inflight_requests",
+            "request_duration_seconds",
+            "answers_total",
+            "upstream_first_byte_seconds",
+            "added_latency_seconds",
+            "upstream_connects_total",
+            "upstream_reused_total",
+            "upstream_retries_total",
+            "open_streams",
+            "open_websockets",
+            "client_connections",
+            "bytes_total",
+            "tls_handshakes_total",
+            "tls_certificate_expiry_timestamp_seconds",
+            "access_log_lines_total",
+            "access_log_dropped_total",
+            "build_info",
+        ] {
+            assert!(out.contains(&format!("# TYPE cube_proxy_{name} ")), "{name}");
+        }
+        assert!(out.contains("process_resident_memory_bytes"));
+    }
+}
