@@ -1,1 +1,58 @@
-//! See Cargo.toml.
+//! What the whole-proxy tests are made of: a real redis-server, origins that do as they are told
+//! and record what they see byte for byte, the real proxy binary, and clients with every byte in
+//! the test's hands.
+//!
+//! A test reads as a sentence:
+//!
+//! ```ignore
+//! let origin = Origin::echo().await;
+//! let sandbox = env.sandbox(&origin).token("example-token").await;
+//! let answer = env.get(&sandbox, "/x").await;
+//! answer.is_own(404, 310507, r#"{"error":"not found"}"#);
+//! ```
+//!
+//! Nothing here returns an error for the test to look at unless it is what the test is about: what
+//! does not happen in time panics with a message that says what was waited for.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a kit for tests says what it expected by panicking"
+)]
+
+mod answer;
+mod client;
+mod env;
+mod gate;
+mod h2client;
+mod metrics;
+mod net;
+mod origin;
+mod process;
+mod proxy;
+mod redis;
+pub mod scripts;
+mod tls;
+mod wait;
+mod websocket;
+mod wire;
+
+pub use answer::{Answer, Headers, Seen};
+pub use client::{Client, Io};
+pub use env::{By, Env, NODE_IP, OUTSIDE, Sandbox, SandboxBuilder, unique_id};
+pub use gate::Gate;
+pub use h2client::{H2Client, H2Upload};
+pub use metrics::Metrics;
+pub use net::{BlackHole, free_port, refused_port};
+pub use origin::{Exchange, Origin, OriginBuilder, Outcome, Received};
+pub use process::Guarded;
+pub use proxy::{LOG_FIELDS, LogLine, Proxy, ProxyBuilder, merge};
+pub use redis::{Monitor, RedisError, RedisServer, Reply};
+pub use tls::Authority;
+pub use wait::{LIMIT, eventually, never, within};
+pub use websocket::WebSocket;
+pub use wire::Wire;
+
+// Re-exported so that a test crate needs no dependency but this one.
+pub use {bytes, futures_util, h2, http, serde_json, tokio_tungstenite};

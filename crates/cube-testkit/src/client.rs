@@ -1,0 +1,231 @@
+//! An HTTP/1.1 client with every byte in the test's hands.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::{Answer, Wire, within};
+
+/// A connection that bytes go over.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// One connection to the proxy.
+pub struct Client {
+    wire: Wire<Box<dyn Io>>,
+    begun: Instant,
+}
+
+impl Client {
+    /// Connects over plain TCP.
+    pub async fn connect(address: SocketAddr) -> Self {
+        let stream = within("a connection", TcpStream::connect(address)).await.expect("a connection");
+        stream.set_nodelay(true).unwrap();
+        Self::over(stream)
+    }
+
+    /// Connects from a certain local address.
+    pub async fn connect_from(source: &str, address: SocketAddr) -> Self {
+        let source: IpAddr = source.parse().expect("an address");
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        Self::over(within("a connection", socket.connect(address)).await.expect("a connection"))
+    }
+
+    /// Speaks over any connection, a TLS one for example.
+    pub fn over(io: impl Io + 'static) -> Self {
+        Self { wire: Wire::new(Box::new(io)), begun: Instant::now() }
+    }
+
+    /// The bytes themselves.
+    pub fn wire(&mut self) -> &mut Wire<Box<dyn Io>> {
+        &mut self.wire
+    }
+
+    /// Writes bytes; that the proxy has closed is noticed when the answer is read.
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.begun = Instant::now();
+        let _ = within("the proxy to read", self.wire.send(bytes)).await;
+    }
+
+    /// Writes one chunk of a chunked body.
+    pub async fn chunk(&mut self, bytes: impl AsRef<[u8]>) {
+        within("the proxy to read", self.wire.send_chunk(bytes)).await.expect("an open connection");
+    }
+
+    /// Writes a head, header fields exactly as given.
+    pub async fn request(&mut self, method: &str, target: &str, headers: &[(&str, &str)]) {
+        self.send(head(method, target, headers)).await;
+    }
+
+    /// The next answer's head, the 1xx answers before it collected.
+    pub async fn head(&mut self) -> Answer {
+        self.try_head().await.expect("an answer").expect("an answer, not the end of the connection")
+    }
+
+    /// The next answer's head; `None` when the connection ends instead.
+    ///
+    /// # Errors
+    /// What the connection says.
+    pub async fn try_head(&mut self) -> io::Result<Option<Answer>> {
+        let mut informational = Vec::new();
+        loop {
+            let Some(head) = within("an answer", self.wire.head()).await? else { return Ok(None) };
+            let mut answer = Answer::of_head(head);
+            if (100..200).contains(&answer.status) && answer.status != 101 {
+                informational.push(answer);
+                continue;
+            }
+            answer.informational = informational;
+            return Ok(Some(answer));
+        }
+    }
+
+    /// The next chunk of a chunked answer; empty for the last one.
+    pub async fn next_chunk(&mut self) -> Vec<u8> {
+        within("a chunk", self.wire.chunk()).await.expect("a chunk")
+    }
+
+    /// Reads the body that belongs to `answer`; how it ended is in its `clean`.
+    pub async fn body(&mut self, mut answer: Answer, method: &str) -> Answer {
+        if method == "HEAD" || answer.status < 200 || answer.status == 204 || answer.status == 304 {
+            return self.done(answer);
+        }
+        let coding = answer.headers.get("transfer-encoding").unwrap_or_default().to_ascii_lowercase();
+        if coding.contains("chunked") {
+            loop {
+                match within("the body", self.wire.chunk()).await {
+                    Ok(piece) if piece.is_empty() => return self.done(answer),
+                    Ok(piece) => answer.body.extend_from_slice(&piece),
+                    Err(_) => {
+                        answer.clean = false;
+                        return self.done(answer);
+                    }
+                }
+            }
+        }
+        let length: Option<usize> =
+            answer.headers.get("content-length").map(|length| length.parse().expect("a length"));
+        while length.is_none_or(|length| answer.body.len() < length) {
+            let most = length.map_or(usize::MAX, |length| length - answer.body.len());
+            match within("the body", self.wire.some(most)).await {
+                Ok(piece) if piece.is_empty() => {
+                    answer.clean = length.is_none();
+                    break;
+                }
+                Ok(piece) => answer.body.extend_from_slice(&piece),
+                Err(_) => {
+                    answer.clean = false;
+                    break;
+                }
+            }
+        }
+        self.done(answer)
+    }
+
+    fn done(&self, mut answer: Answer) -> Answer {
+        answer.took = self.begun.elapsed();
+        answer
+    }
+
+    /// The next answer, whole.
+    pub async fn answer(&mut self, method: &str) -> Answer {
+        let head = self.head().await;
+        self.body(head, method).await
+    }
+
+    /// A request and its answer; a body gets a Content-Length unless its framing is given.
+    pub async fn call(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: impl AsRef<[u8]>,
+    ) -> Answer {
+        let body = body.as_ref();
+        let length = body.len().to_string();
+        let mut headers = headers.to_vec();
+        let framed = headers.iter().any(|(name, _)| {
+            name.eq_ignore_ascii_case("content-length") || name.eq_ignore_ascii_case("transfer-encoding")
+        });
+        if !body.is_empty() && !framed {
+            headers.push(("Content-Length", &length));
+        }
+        let mut bytes = head(method, target, &headers);
+        bytes.extend_from_slice(body);
+        let begun = Instant::now();
+        self.send(bytes).await;
+        self.begun = begun;
+        self.answer(method).await
+    }
+
+    /// Whether the proxy has ended the connection without another byte.
+    pub async fn ended(&mut self) -> bool {
+        within("the end of the connection", self.wire.some(1)).await.map_or(true, |bytes| bytes.is_empty())
+    }
+}
+
+fn head(method: &str, target: &str, headers: &[(&str, &str)]) -> Vec<u8> {
+    let mut head = format!("{method} {target} HTTP/1.1\r\n");
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str("\r\n");
+    head.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scripts::{self, Framing};
+    use crate::{Gate, Origin};
+
+    async fn get(origin: &Origin) -> Answer {
+        Client::connect(origin.address()).await.call("GET", "/", &[], "").await
+    }
+
+    #[tokio::test]
+    async fn every_framing_is_read_to_its_clean_end() {
+        for framing in [Framing::Chunked, Framing::Length, Framing::Close] {
+            let gate = Gate::new();
+            gate.open();
+            gate.open();
+            let origin = Origin::scripted(scripts::drip(framing, "text/plain", &["ab", "cd"], &gate)).await;
+            let answer = get(&origin).await;
+            assert_eq!((answer.text().as_str(), answer.clean), ("abcd", true), "{framing:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cut_body_is_not_clean() {
+        for (framing, reset) in [
+            (Framing::Chunked, false),
+            (Framing::Length, false),
+            (Framing::Chunked, true),
+            (Framing::Close, true),
+        ] {
+            let gate = Gate::new();
+            let origin = Origin::scripted(scripts::cut(framing, &gate, reset)).await;
+            let mut client = Client::connect(origin.address()).await;
+            client.request("GET", "/", &[]).await;
+            let head = client.head().await;
+            gate.open();
+            let answer = client.body(head, "GET").await;
+            assert!(!answer.clean, "{framing:?} {}", answer.brief());
+        }
+    }
+
+    #[tokio::test]
+    async fn informational_answers_are_collected() {
+        let origin = Origin::raw(
+            "HTTP/1.1 103 Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        )
+        .await;
+        let answer = get(&origin).await;
+        assert_eq!((answer.status, answer.text().as_str()), (200, "ok"));
+        assert_eq!(answer.informational[0].headers.get("link"), Some("a"));
+    }
+}

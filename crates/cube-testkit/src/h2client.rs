@@ -1,0 +1,185 @@
+//! An HTTP/2 client: several requests on one connection, frames as the test wants them.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use http::{HeaderMap, Request};
+use rustls_pki_types::CertificateDer;
+use tokio::net::TcpStream;
+
+use crate::client::Io;
+use crate::{Answer, Headers, tls, within};
+
+/// One HTTP/2 connection.
+#[derive(Clone)]
+pub struct H2Client {
+    requests: SendRequest<Bytes>,
+    scheme: &'static str,
+}
+
+/// A request whose body the test writes frame by frame.
+pub struct H2Upload {
+    stream: h2::SendStream<Bytes>,
+    answer: ResponseFuture,
+    begun: Instant,
+}
+
+impl H2Client {
+    /// Over TLS with ALPN `h2`; `name` is asked for in SNI and checked in the certificate.
+    pub async fn tls(address: SocketAddr, root: &CertificateDer<'static>, name: &str) -> Self {
+        let stream = tls::connect(address, root, name, &["h2"]).await;
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]), "ALPN");
+        Self::over(stream, "https").await
+    }
+
+    /// Plaintext with prior knowledge.
+    pub async fn plain(address: SocketAddr) -> Self {
+        let stream = within("a connection", TcpStream::connect(address)).await.expect("a connection");
+        stream.set_nodelay(true).unwrap();
+        Self::over(stream, "http").await
+    }
+
+    async fn over(io: impl Io + 'static, scheme: &'static str) -> Self {
+        let handshake = within("an HTTP/2 handshake", h2::client::handshake(io)).await;
+        let (requests, connection) = handshake.expect("an HTTP/2 handshake");
+        // Ends with the connection; how it ended is seen by the requests on it.
+        tokio::spawn(connection);
+        Self { requests, scheme }
+    }
+
+    /// Sends a head and leaves the body to the test.
+    pub async fn open(
+        &self,
+        method: &str,
+        authority: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+    ) -> H2Upload {
+        self.start(method, authority, target, headers, false).await
+    }
+
+    async fn start(
+        &self,
+        method: &str,
+        authority: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        end: bool,
+    ) -> H2Upload {
+        let mut request =
+            Request::builder().method(method).uri(format!("{}://{authority}{target}", self.scheme));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(()).expect("a request");
+        let ready = within("room for a stream", self.requests.clone().ready()).await;
+        let mut ready = ready.expect("an open connection");
+        let (answer, stream) = ready.send_request(request, end).expect("a stream");
+        H2Upload { stream, answer, begun: Instant::now() }
+    }
+
+    /// A request without body, and its answer.
+    pub async fn get(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
+        self.start("GET", authority, target, headers, true).await.answer().await
+    }
+}
+
+impl H2Upload {
+    /// One DATA frame, or several where the window asks for it.
+    ///
+    /// # Errors
+    /// What the stream says, a reset by the proxy for example.
+    pub async fn data(&mut self, bytes: impl Into<Bytes>, end: bool) -> Result<(), h2::Error> {
+        let mut bytes = bytes.into();
+        while !bytes.is_empty() {
+            self.stream.reserve_capacity(bytes.len());
+            let room = within("room in the window", std::future::poll_fn(|cx| self.stream.poll_capacity(cx)));
+            let Some(room) = room.await.transpose()? else { break };
+            let piece = bytes.split_to(room.min(bytes.len()));
+            let last = end && bytes.is_empty();
+            self.stream.send_data(piece, last)?;
+            if last {
+                return Ok(());
+            }
+        }
+        if end { self.stream.send_data(Bytes::new(), true) } else { Ok(()) }
+    }
+
+    /// Gives the request up with RST_STREAM.
+    pub fn reset(mut self) {
+        self.stream.send_reset(h2::Reason::CANCEL);
+    }
+
+    /// The answer, whole; it is not `clean` when the stream was reset.
+    pub async fn answer(self) -> Answer {
+        let Self { stream: _open, answer, begun } = self;
+        let (head, mut body) = within("an answer", answer).await.expect("an answer").into_parts();
+        let mut answer = Answer {
+            version: "HTTP/2.0".to_owned(),
+            status: head.status.as_u16(),
+            headers: pairs(&head.headers),
+            clean: true,
+            ..Answer::default()
+        };
+        while let Some(piece) = within("the body", body.data()).await {
+            let Ok(piece) = piece else {
+                answer.clean = false;
+                break;
+            };
+            let _ = body.flow_control().release_capacity(piece.len());
+            answer.body.extend_from_slice(&piece);
+        }
+        if answer.clean {
+            match within("the trailers", body.trailers()).await {
+                Ok(trailers) => answer.trailers = trailers.as_ref().map(pairs).unwrap_or_default(),
+                Err(_) => answer.clean = false,
+            }
+        }
+        answer.took = begun.elapsed();
+        answer
+    }
+}
+
+fn pairs(headers: &HeaderMap) -> Headers {
+    let text = |value: &http::HeaderValue| value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
+    Headers::new(headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_arrives_frame_by_frame_and_the_answer_comes_back() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            while let Some(Ok((mut request, mut respond))) = connection.accept().await {
+                tokio::spawn(async move {
+                    let mut frames = Vec::new();
+                    while let Some(Ok(piece)) = request.body_mut().data().await {
+                        frames.push(piece.len());
+                    }
+                    let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
+                    let text = format!("{} {frames:?}", request.uri());
+                    stream.send_data(text.into(), false).unwrap();
+                    let mut trailers = HeaderMap::new();
+                    trailers.insert("grpc-status", "0".parse().unwrap());
+                    stream.send_trailers(trailers).unwrap();
+                });
+            }
+        });
+        let client = H2Client::plain(address).await;
+        let mut upload = client.open("POST", "a.test", "/x", &[]).await;
+        upload.data("abc", false).await.unwrap();
+        upload.data("", true).await.unwrap();
+        let answer = upload.answer().await;
+        assert_eq!(answer.text(), "http://a.test/x [3, 0]");
+        assert_eq!((answer.clean, answer.trailers.get("grpc-status")), (true, Some("0")));
+        serving.abort();
+    }
+}

@@ -1,0 +1,130 @@
+//! Child processes that never outlive the test binary.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A process and the shell that watches over it.
+///
+/// Tests share processes through statics, and statics are never dropped. So beside each child runs
+/// a shell that reads from a pipe whose other end only the test binary holds: however the test
+/// binary ends, the pipe closes, and the shell kills the child and removes its directory.
+pub struct Guarded {
+    child: Child,
+    pid: Pid,
+    watcher: Child,
+    pipe: Option<ChildStdin>,
+    directory: Option<PathBuf>,
+}
+
+const WATCH: &str = r#"trap "" INT TERM HUP
+read -r word && exit 0
+kill -CONT "$1"; kill -KILL "$1"
+[ -z "$2" ] || rm -rf "$2""#;
+
+impl Guarded {
+    /// Starts `command`; `directory` is removed when all is over.
+    #[must_use]
+    pub fn spawn(command: &mut Command, directory: Option<&Path>) -> Self {
+        let child = command
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {:?}: {error}", command.get_program()));
+        let pid = Pid::from_child(&child);
+        let mut watcher = Command::new("/bin/sh")
+            .args(["-c", WATCH, "watch", &child.id().to_string()])
+            .arg(directory.unwrap_or(Path::new("")))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("/bin/sh starts");
+        let pipe = watcher.stdin.take();
+        Self { child, pid, watcher, pipe, directory: directory.map(Path::to_owned) }
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child of ours")
+    }
+
+    /// Sends a signal; a process that has ended gets none.
+    pub fn signal(&mut self, signal: Signal) {
+        // Not yet waited for, so the id still is this child's.
+        if self.ended().is_none() {
+            kill_process(self.pid, signal).expect("a signal to a child of ours");
+        }
+    }
+
+    /// Waits until it ends, at most that long.
+    pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let begin = Instant::now();
+        loop {
+            let ended = self.ended();
+            if ended.is_some() || begin.elapsed() > limit {
+                return ended;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Memory that it holds in RAM, in bytes.
+    #[must_use]
+    pub fn resident(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("a running process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a VmRSS line");
+        line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") * 1024
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if let Some(mut pipe) = self.pipe.take() {
+            let _ = pipe.write_all(b"done\n");
+        }
+        let _ = self.watcher.wait();
+        if let Some(directory) = &self.directory {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_whose_test_binary_is_gone_is_killed_and_its_directory_removed() {
+        let directory = tempfile::tempdir().unwrap().keep();
+        let mut sleeping = Guarded::spawn(Command::new("sleep").arg("600"), Some(&directory));
+        // What the kernel does when this process ends.
+        drop(sleeping.pipe.take());
+        assert!(sleeping.wait(Duration::from_secs(10)).is_some(), "the child lives");
+        sleeping.watcher.wait().unwrap();
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn dropping_ends_the_child_and_its_watcher() {
+        let sleeping = Guarded::spawn(Command::new("sleep").arg("600"), None);
+        let watcher = format!("/proc/{}", sleeping.watcher.id());
+        let child = format!("/proc/{}", sleeping.id());
+        assert!(Path::new(&child).exists() && Path::new(&watcher).exists());
+        drop(sleeping);
+        assert!(!Path::new(&child).exists() && !Path::new(&watcher).exists());
+    }
+}

@@ -1,0 +1,85 @@
+//! A WebSocket client.
+
+use std::net::SocketAddr;
+
+use futures_util::{SinkExt, StreamExt};
+use tokio::net::TcpStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use crate::within;
+
+/// An open WebSocket.
+pub struct WebSocket {
+    stream: WebSocketStream<TcpStream>,
+    /// The answer to the handshake.
+    pub handshake: http::Response<Option<Vec<u8>>>,
+}
+
+impl WebSocket {
+    /// Shakes hands; `headers` replace those of the library.
+    ///
+    /// # Errors
+    /// [`Error::Http`] with the answer when it is no 101.
+    pub async fn open(address: SocketAddr, target: &str, headers: &[(&str, &str)]) -> Result<Self, Error> {
+        let mut request = format!("ws://{address}{target}").into_client_request()?;
+        for (name, value) in headers {
+            let name: http::HeaderName = name.parse().expect("a header name");
+            request.headers_mut().insert(name, value.parse().expect("a header value"));
+        }
+        let stream = within("a connection", TcpStream::connect(address)).await?;
+        stream.set_nodelay(true)?;
+        let handshake = tokio_tungstenite::client_async(request, stream);
+        let (stream, handshake) = within("the handshake", handshake).await?;
+        Ok(Self { stream, handshake })
+    }
+
+    /// Sends a message.
+    pub async fn send(&mut self, message: impl Into<Message>) {
+        within("a message to go", self.stream.send(message.into())).await.expect("an open WebSocket");
+    }
+
+    /// The next message; `None` at the end, clean or not.
+    pub async fn next(&mut self) -> Option<Result<Message, Error>> {
+        within("a message", self.stream.next()).await
+    }
+
+    /// Sends text and takes what comes back.
+    pub async fn say(&mut self, text: &str) -> String {
+        self.send(text).await;
+        self.next().await.expect("an answer").expect("an answer").into_text().expect("text").to_string()
+    }
+
+    /// Closes and waits for the other side's close frame.
+    pub async fn close(mut self) {
+        within("the close", self.stream.close(None)).await.expect("a close frame sent");
+        let last = self.next().await.expect("a close frame").expect("a close frame");
+        assert!(last.is_close(), "a close frame, not {last:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Origin, scripts};
+
+    #[tokio::test]
+    async fn messages_come_back_and_the_close_is_answered() {
+        let origin = Origin::scripted(scripts::websocket).await;
+        let mut socket = WebSocket::open(origin.address(), "/ws?a", &[("Host", "own")]).await.unwrap();
+        assert_eq!(socket.say("hello").await, "hello");
+        socket.close().await;
+        assert_eq!(
+            (origin.last().target.as_str(), origin.last().headers.get("host")),
+            ("/ws?a", Some("own"))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_an_error_with_its_answer() {
+        let origin = Origin::replying(403, &[], "no").await;
+        let refused = WebSocket::open(origin.address(), "/", &[]).await.err();
+        assert!(matches!(refused, Some(Error::Http(answer)) if answer.status() == 403));
+    }
+}
