@@ -1,0 +1,309 @@
+//! When sandboxes last had authorised traffic (lifecycle.md, "Last active").
+//!
+//! A reader asks for what is strictly newer than the `now` of its last answer. So no stamp may
+//! appear behind its back at or below that `now`: see [`Activity::since`].
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cube_route::SandboxId;
+use parking_lot::RwLock;
+
+const SHARDS: usize = 64;
+/// No second write within this time.
+const WRITE_EVERY_MS: u64 = 1000;
+/// The most bytes of an answer; its reader stops at 1 MiB.
+const ANSWER_BYTES: usize = 768 * 1024;
+
+type Stamps = HashMap<SandboxId, AtomicU64, ahash::RandomState>;
+
+/// Stamps of sandboxes, in shards, so that requests do not meet.
+pub(crate) struct Activity {
+    shards: Box<[RwLock<Stamps>]>,
+    hasher: ahash::RandomState,
+    per_shard: usize,
+    /// The `now` of the newest answer: a later stamp is above it.
+    listed: AtomicU64,
+}
+
+/// Part of what is known about activity, `GET /admin/last_active`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastActive {
+    /// What to ask from next: everything up to here is in an answer.
+    pub now: u64,
+    /// What was asked from.
+    pub since: u64,
+    /// All sandboxes known, also those that are not in this answer.
+    pub count: usize,
+    /// Stamps in unix milliseconds, the oldest first.
+    pub entries: Vec<(SandboxId, u64)>,
+}
+
+impl Activity {
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            hasher: ahash::RandomState::new(),
+            per_shard: max.div_ceil(SHARDS).max(1),
+            listed: AtomicU64::new(0),
+        }
+    }
+
+    /// Stamps `id`, where its stamp is a second old or more and `alive` still says so. A clock
+    /// that was set back is believed.
+    pub(crate) fn touch(&self, id: &SandboxId, now_ms: u64, alive: impl FnOnce() -> bool) {
+        let Some(shard) = self.shard(id) else { return };
+        {
+            let stamps = shard.read();
+            if let Some(stamp) = stamps.get(id) {
+                let last = stamp.load(Ordering::Relaxed);
+                if last.abs_diff(now_ms) >= WRITE_EVERY_MS && alive() {
+                    // The loser of a race stamped the same moment.
+                    let next = self.above_listed(now_ms);
+                    let _ = stamp.compare_exchange(last, next, Ordering::Relaxed, Ordering::Relaxed);
+                }
+                return;
+            }
+        }
+        if !alive() {
+            return;
+        }
+        let mut stamps = shard.write();
+        if stamps.len() >= self.per_shard && !stamps.contains_key(id) {
+            drop_oldest(&mut stamps);
+        }
+        stamps.insert(id.clone(), AtomicU64::new(self.above_listed(now_ms)));
+    }
+
+    fn above_listed(&self, now_ms: u64) -> u64 {
+        now_ms.max(self.listed.load(Ordering::SeqCst).saturating_add(1))
+    }
+
+    pub(crate) fn knows(&self, id: &SandboxId) -> bool {
+        self.shard(id).is_some_and(|shard| shard.read().contains_key(id))
+    }
+
+    pub(crate) fn remove(&self, id: &SandboxId) {
+        if let Some(shard) = self.shard(id) {
+            shard.write().remove(id);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+
+    /// Stamps strictly newer than `since`, the oldest first, as many as an answer holds.
+    pub(crate) fn since(&self, since: u64, now_ms: u64) -> LastActive {
+        self.listed.fetch_max(now_ms, Ordering::SeqCst);
+        let mut entries = Vec::new();
+        let mut count = 0;
+        for shard in &self.shards {
+            // Whoever stamps holds the lock: after this one, a stamp that took the old `listed`
+            // is written, and every later one is above the new.
+            drop(shard.write());
+            let stamps = shard.read();
+            count += stamps.len();
+            entries.extend(
+                stamps
+                    .iter()
+                    .map(|(id, stamp)| (id.clone(), stamp.load(Ordering::Relaxed)))
+                    .filter(|(_, stamp)| *stamp > since),
+            );
+        }
+        entries.sort_unstable_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
+        let now = match self.cut(&mut entries) {
+            Some(last) => last,
+            None => entries.last().map_or(now_ms, |(_, last)| now_ms.max(*last)),
+        };
+        LastActive { now, since, count, entries }
+    }
+
+    /// Cuts `entries` to what an answer holds; the last stamp in it if something was cut.
+    fn cut(&self, entries: &mut Vec<(SandboxId, u64)>) -> Option<u64> {
+        let mut bytes = HEAD_BYTES;
+        let fits = entries.iter().take_while(|(id, _)| {
+            bytes += id.as_str().len() + ENTRY_BYTES;
+            bytes <= ANSWER_BYTES
+        });
+        let fits = fits.count();
+        let rest = entries.split_off(fits);
+        let (last, (_, next)) = (entries.last()?.1, rest.first()?);
+        if *next == last {
+            // Its reader will ask for what is newer than `last`: those of the same moment that
+            // are left out would never be seen. They were active a millisecond later, then.
+            for (id, stamp) in rest.iter().take_while(|(_, stamp)| *stamp == last) {
+                self.postpone(id, *stamp);
+            }
+        }
+        Some(last)
+    }
+
+    fn postpone(&self, id: &SandboxId, stamp: u64) {
+        let Some(shard) = self.shard(id) else { return };
+        if let Some(kept) = shard.read().get(id) {
+            let _ = kept.compare_exchange(stamp, stamp + 1, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    fn shard(&self, id: &SandboxId) -> Option<&RwLock<Stamps>> {
+        let hash = usize::try_from(self.hasher.hash_one(id) >> 32).unwrap_or_default();
+        self.shards.get(hash % SHARDS)
+    }
+}
+
+/// Makes room: an eighth of a full shard, so that the search for the oldest is rare.
+fn drop_oldest(stamps: &mut Stamps) {
+    let mut ages: Vec<u64> = stamps.values().map(|stamp| stamp.load(Ordering::Relaxed)).collect();
+    let at = ages.len() / 8;
+    if at >= ages.len() {
+        return;
+    }
+    let (_, limit, _) = ages.select_nth_unstable(at);
+    let limit = *limit;
+    let mut room = at + 1;
+    stamps.retain(|_, stamp| {
+        let goes = room > 0 && stamp.load(Ordering::Relaxed) <= limit;
+        room -= usize::from(goes);
+        !goes
+    });
+}
+
+/// `{"now":,"since":,"count":,"entries":{}}` and three numbers.
+const HEAD_BYTES: usize = 40 + 3 * 20;
+/// `"":,` and a number.
+const ENTRY_BYTES: usize = 4 + 20;
+
+impl LastActive {
+    /// The answer of the admin API.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let ids: usize = self.entries.iter().map(|(id, _)| id.as_str().len() + ENTRY_BYTES).sum();
+        let mut json = String::with_capacity(HEAD_BYTES + ids);
+        let Self { now, since, count, entries } = self;
+        // Writing to a String cannot fail, and an id has no byte that JSON would escape.
+        let _ = write!(json, r#"{{"now":{now},"since":{since},"count":{count},"entries":{{"#);
+        for (at, (id, stamp)) in entries.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            let _ = write!(json, r#"{comma}"{id}":{stamp}"#);
+        }
+        json.push_str("}}");
+        json
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> SandboxId {
+        SandboxId::parse(text).unwrap()
+    }
+
+    fn stamp(activity: &Activity, name: &str, now: u64) {
+        activity.touch(&id(name), now, || true);
+    }
+
+    fn names(answer: &LastActive) -> Vec<(&str, u64)> {
+        answer.entries.iter().map(|(id, stamp)| (id.as_str(), *stamp)).collect()
+    }
+
+    #[test]
+    fn the_listing_is_strictly_newer_and_the_oldest_first() {
+        let activity = Activity::new(100);
+        for (name, at) in [("c", 30_000), ("a", 10_000), ("b", 20_000)] {
+            stamp(&activity, name, at);
+        }
+        assert_eq!(names(&activity.since(0, 40_000)), [("a", 10_000), ("b", 20_000), ("c", 30_000)]);
+        let answer = activity.since(20_000, 40_000);
+        assert_eq!(names(&answer), [("c", 30_000)]);
+        assert_eq!((answer.now, answer.since, answer.count), (40_000, 20_000, 3));
+    }
+
+    #[test]
+    fn a_sandbox_is_stamped_once_a_second() {
+        let activity = Activity::new(100);
+        stamp(&activity, "a", 10_000);
+        stamp(&activity, "a", 10_999);
+        assert_eq!(names(&activity.since(0, 10_000)), [("a", 10_000)]);
+        stamp(&activity, "a", 11_000);
+        assert_eq!(names(&activity.since(0, 11_000)), [("a", 11_000)]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_believed() {
+        let activity = Activity::new(100);
+        stamp(&activity, "a", 90_000);
+        stamp(&activity, "a", 10_000);
+        assert_eq!(names(&activity.since(0, 10_000)), [("a", 10_000)]);
+    }
+
+    #[test]
+    fn a_stamp_taken_before_a_listing_and_written_after_it_is_in_the_next() {
+        let activity = Activity::new(100);
+        let first = activity.since(0, 10_000);
+        stamp(&activity, "a", 9_990);
+        let second = activity.since(first.now, 10_000);
+        assert_eq!(names(&second), [("a", 10_001)]);
+        assert_eq!(second.now, 10_001);
+        assert!(activity.since(second.now, 10_001).entries.is_empty());
+    }
+
+    #[test]
+    fn a_long_listing_is_cut_and_its_rest_comes_next() {
+        let activity = Activity::new(40_000);
+        let name = |n: u64| format!("{n:032}");
+        for n in 0..30_000 {
+            // All in few moments: the cut falls among equals.
+            stamp(&activity, &name(n), 10_000 + n / 10_000);
+        }
+        let mut seen = std::collections::HashSet::new();
+        let (mut since, mut answers) = (0, 0);
+        loop {
+            let answer = activity.since(since, 50_000);
+            assert_eq!(answer.count, 30_000);
+            assert!(answer.to_json().len() <= ANSWER_BYTES);
+            seen.extend(answer.entries.iter().map(|(id, _)| id.clone()));
+            answers += 1;
+            if answer.now == 50_000 {
+                break;
+            }
+            assert_eq!(answer.now, answer.entries.last().unwrap().1);
+            since = answer.now;
+        }
+        assert_eq!(seen.len(), 30_000);
+        assert!(answers > 1);
+    }
+
+    #[test]
+    fn the_bound_drops_the_longest_idle() {
+        let activity = Activity::new(SHARDS * 16);
+        for n in 0..100_000 {
+            stamp(&activity, &format!("s{n}"), 10_000 + n);
+        }
+        assert!(activity.len() <= SHARDS * 16, "{}", activity.len());
+        let answer = activity.since(0, 200_000);
+        assert_eq!(answer.entries.last().unwrap().0.as_str(), "s99999");
+        assert!(answer.entries.first().unwrap().1 > 90_000);
+    }
+
+    #[test]
+    fn what_is_deleted_goes_and_stays_away() {
+        let activity = Activity::new(100);
+        stamp(&activity, "a", 10_000);
+        activity.remove(&id("a"));
+        activity.touch(&id("a"), 20_000, || false);
+        assert_eq!((activity.len(), activity.knows(&id("a"))), (0, false));
+        stamp(&activity, "a", 20_000);
+        activity.touch(&id("a"), 30_000, || false);
+        assert_eq!(names(&activity.since(0, 40_000)), [("a", 20_000)]);
+    }
+
+    #[test]
+    fn the_json_is_what_the_table_says() {
+        let answer = LastActive { now: 3, since: 0, count: 5, entries: vec![(id("a"), 1), (id("b-c_d"), 2)] };
+        assert_eq!(answer.to_json(), r#"{"now":3,"since":0,"count":5,"entries":{"a":1,"b-c_d":2}}"#);
+        serde_json::from_str::<serde_json::Value>(&answer.to_json()).unwrap();
+    }
+}

@@ -1,0 +1,117 @@
+//! The call that wakes a sandbox (lifecycle.md, "Resume"): one connection a call, and on it the
+//! exact bytes of the contract.
+
+use bytes::Bytes;
+use cube_route::SandboxId;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST};
+use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use http_body_util::Empty;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::net::TcpStream;
+
+use crate::{BearerToken, LifecycleError};
+
+/// Everything but RFC 3986's unreserved characters.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Where calls go.
+pub(crate) struct Endpoint {
+    host: Box<str>,
+    port: u16,
+    authority: HeaderValue,
+    path: Box<str>,
+}
+
+/// Why a call brought no status.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    #[error("cannot connect: {0}")]
+    Connect(#[from] std::io::Error),
+    #[error("no answer: {0}")]
+    Exchange(#[from] hyper::Error),
+    #[error("the request cannot be built: {0}")]
+    Request(#[from] http::Error),
+}
+
+impl Endpoint {
+    pub(crate) fn parse(url: &str) -> Result<Self, LifecycleError> {
+        let wrong = LifecycleError::ResumeUrl;
+        let uri: Uri = url.parse().map_err(|_| wrong("not a URL"))?;
+        if uri.scheme_str() != Some("http") {
+            return Err(wrong("only http:// is spoken to the manager"));
+        }
+        let authority = uri.authority().ok_or(wrong("names no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(wrong("a user or password does not belong here; use resume.token_file"));
+        }
+        if uri.query().is_some() {
+            return Err(wrong("must not have a query"));
+        }
+        let host = authority.host();
+        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() {
+            return Err(wrong("names no host"));
+        }
+        let port = match authority.port_u16() {
+            Some(0) => return Err(wrong("port 0 cannot be dialled")),
+            Some(port) => port,
+            None if authority.port().is_some() || authority.as_str().ends_with(':') => {
+                return Err(wrong("not a port"));
+            }
+            None => 80,
+        };
+        Ok(Self {
+            host: host.into(),
+            port,
+            authority: HeaderValue::from_str(authority.as_str()).map_err(|_| wrong("not a host"))?,
+            path: uri.path().trim_end_matches('/').into(),
+        })
+    }
+
+    /// Asks for `id` and reads the head of the answer.
+    pub(crate) async fn call(
+        &self,
+        id: &SandboxId,
+        request_id: &str,
+        token: Option<&BearerToken>,
+    ) -> Result<StatusCode, CallError> {
+        let request = self.request(id, request_id, token)?;
+        let stream = TcpStream::connect((&*self.host, self.port)).await?;
+        let (mut sender, driver) =
+            http1::Builder::new().title_case_headers(true).handshake(TokioIo::new(stream)).await?;
+        let answer = sender.send_request(request);
+        tokio::pin!(answer, driver);
+        let answer = tokio::select! {
+            biased;
+            answer = &mut answer => answer,
+            // The driver has handed over what it read before it ends.
+            _ = &mut driver => answer.await,
+        };
+        Ok(answer?.status())
+    }
+
+    fn request(
+        &self,
+        id: &SandboxId,
+        request_id: &str,
+        token: Option<&BearerToken>,
+    ) -> Result<Request<Empty<Bytes>>, http::Error> {
+        let target = format!(
+            "{}/internal/resume?sandbox_id={}&request_id={}",
+            self.path,
+            utf8_percent_encode(id.as_str(), RESERVED),
+            utf8_percent_encode(request_id, RESERVED),
+        );
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri(target)
+            .header(HOST, &self.authority)
+            .header(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        if let Some(token) = token {
+            request = request.header(AUTHORIZATION, token.header());
+        }
+        request.body(Empty::new())
+    }
+}

@@ -1,0 +1,251 @@
+//! The whole, and how it learns.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cube_metadata::{SandboxState, Snapshot, SnapshotObserver, Status};
+use cube_route::SandboxId;
+use prometheus::Registry;
+use tokio::time::Instant;
+
+use crate::activity::Activity;
+use crate::metrics::Metrics;
+use crate::places::Places;
+use crate::resume::{Flights, Manager};
+use crate::states::{Event, Mark, States};
+use crate::{LastActive, LifecycleError, Settings};
+
+/// What the rest of the proxy does when something happens to a sandbox.
+///
+/// Called on the thread that learned of it, from [`SnapshotObserver::observed`] too, so a hook
+/// must not wait for the read that is under way, nor block.
+pub trait Hooks: Send + Sync + 'static {
+    /// It wakes: a new generation begins and its record is to be read again. The gate still holds
+    /// requests while this runs.
+    fn resumed(&self, id: &SandboxId);
+
+    /// It is being or was killed, or was deleted: whatever runs to it ends and a new generation
+    /// begins. The gate refuses already (or, after a deletion, knows nothing of it).
+    fn killed(&self, id: &SandboxId);
+
+    /// Its route is to be forgotten and a new generation begins; whether there was one.
+    fn forgotten(&self, id: &SandboxId) -> bool;
+}
+
+/// Times that the contract fixes and that tests shorten.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    /// How long a failed resume refuses further ones.
+    pub(crate) back_off: Duration,
+    /// Between two resumes after connect time-outs to one sandbox.
+    pub(crate) timeout_gap: Duration,
+    /// How long traffic of a deleted sandbox, which is about to be ended, leaves no stamp.
+    pub(crate) gone: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            back_off: Duration::from_secs(1),
+            timeout_gap: Duration::from_secs(30),
+            gone: Duration::from_secs(10),
+        }
+    }
+}
+
+/// States, gate, resume, last activity and registry row of one process.
+pub struct Lifecycle {
+    pub(crate) settings: Settings,
+    pub(crate) timing: Timing,
+    pub(crate) states: States,
+    pub(crate) places: Arc<Places>,
+    pub(crate) resume: Option<Manager>,
+    pub(crate) flights: Flights,
+    pub(crate) activity: Activity,
+    pub(crate) metrics: Metrics,
+    /// When the registry row was last written, unix milliseconds; 0: never.
+    pub(crate) last_pushed_ms: AtomicU64,
+    hooks: Arc<dyn Hooks>,
+    start: Instant,
+}
+
+impl Lifecycle {
+    /// Builds it and registers its metrics.
+    ///
+    /// # Errors
+    /// [`LifecycleError`] when `resume.url` cannot be called or a metric is registered already.
+    pub fn new(
+        settings: Settings,
+        hooks: Arc<dyn Hooks>,
+        registry: &Registry,
+    ) -> Result<Arc<Self>, LifecycleError> {
+        Self::with_timing(settings, Timing::default(), hooks, registry)
+    }
+
+    pub(crate) fn with_timing(
+        settings: Settings,
+        timing: Timing,
+        hooks: Arc<dyn Hooks>,
+        registry: &Registry,
+    ) -> Result<Arc<Self>, LifecycleError> {
+        let resume = settings.resume.as_ref().map(Manager::new).transpose()?;
+        let metrics = Metrics::new(registry)?;
+        Ok(Arc::new(Self {
+            timing,
+            states: States::new(settings.max_states, settings.follow_redis),
+            places: Places::new(settings.max_held, settings.max_held_per_sandbox, metrics.held.clone()),
+            resume,
+            flights: Flights::default(),
+            activity: Activity::new(settings.max_active),
+            metrics,
+            last_pushed_ms: AtomicU64::new(0),
+            hooks,
+            start: Instant::now(),
+            settings,
+        }))
+    }
+
+    /// The state in force; none where nothing is known.
+    #[must_use]
+    pub fn state(&self, id: &SandboxId) -> Option<Status> {
+        self.states.get(id)?.state
+    }
+
+    /// What the lifecycle metadata says about waking it by itself; none where nobody said.
+    #[must_use]
+    pub fn auto_resume(&self, id: &SandboxId) -> Option<bool> {
+        self.states.get(id)?.auto_resume
+    }
+
+    /// Sandboxes something is known of.
+    #[must_use]
+    pub fn states_len(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Requests held now.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.places.taken()
+    }
+
+    /// Takes a push of the admin API.
+    pub fn push_state(&self, id: &SandboxId, state: SandboxState) {
+        let at = self.states.next_mark();
+        self.learn(id, Event::Pushed { state, at });
+    }
+
+    /// Sets or (`Some(None)`) clears what the lifecycle metadata says about waking by itself.
+    pub(crate) fn set_auto_resume(&self, id: &SandboxId, auto_resume: Option<bool>) {
+        self.states.update(id, |known| known.auto_resume = auto_resume);
+        // Somebody may wait for a resume that is no longer wanted.
+        self.places.wake(id);
+    }
+
+    /// Forgets metadata, state, activity and route of a deleted sandbox and ends what runs to it;
+    /// whether there was a route.
+    pub fn delete(&self, id: &SandboxId) -> bool {
+        let had_route = self.hooks.forgotten(id);
+        let at = self.states.next_mark();
+        self.learn(id, Event::Deleted { at });
+        self.forget_activity(id);
+        had_route
+    }
+
+    /// Forgets the route; whether there was one.
+    pub fn forget_route(&self, id: &SandboxId) -> bool {
+        self.hooks.forgotten(id)
+    }
+
+    /// Notes authorised traffic of `id` at `now_ms` (unix). At most one write a second.
+    pub fn touch(&self, id: &SandboxId, now_ms: u64) {
+        self.activity.touch(id, now_ms, || {
+            self.states.get(id).is_none_or(|known| known.gone_until_ms <= self.now_ms())
+        });
+    }
+
+    /// Activity strictly newer than `since` (unix milliseconds).
+    #[must_use]
+    pub fn last_active(&self, since: u64) -> LastActive {
+        self.activity.since(since, unix_ms())
+    }
+
+    /// Sandboxes whose activity is known.
+    #[must_use]
+    pub fn active_len(&self) -> usize {
+        self.activity.len()
+    }
+
+    /// The moment at which a read of the store begins, for [`Lifecycle::observed_since`].
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        self.states.mark()
+    }
+
+    /// Takes what a read brought that began at `began`. A push since then wins.
+    pub fn observed_since(&self, id: &SandboxId, snapshot: &Snapshot, began: Mark) {
+        let status = snapshot.record.as_ref().map(|record| record.status);
+        let at = self.states.next_mark();
+        self.learn(id, Event::Read { status, word: snapshot.state, began, at });
+        if status.is_none() && self.activity.knows(id) {
+            self.forget_activity(id);
+        }
+    }
+
+    /// Monotonic milliseconds.
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Takes `event` in, and lets everybody know in the order that is safe: a new generation
+    /// before the gate opens, a kill after it has closed, waiters last.
+    pub(crate) fn learn(&self, id: &SandboxId, event: Event) {
+        let announced = self.states.preview(id, event).wakes;
+        if announced {
+            self.hooks.resumed(id);
+        }
+        let change = self.states.learn(id, event);
+        if change.wakes && !announced {
+            self.hooks.resumed(id);
+        }
+        if change.kills {
+            self.hooks.killed(id);
+        }
+        if change.strange {
+            tracing::warn!(sandbox = %id, "the state of the sandbox is an unknown word; it passes the gate");
+        }
+        if change.changed {
+            self.places.wake(id);
+        }
+    }
+
+    /// Its activity goes, and what is still under way to it leaves no new stamp.
+    fn forget_activity(&self, id: &SandboxId) {
+        let gone = u64::try_from(self.timing.gone.as_millis()).unwrap_or(u64::MAX);
+        let until = self.now_ms().saturating_add(gone);
+        self.states.update(id, |known| known.gone_until_ms = until);
+        self.activity.remove(id);
+    }
+}
+
+impl SnapshotObserver for Lifecycle {
+    /// As [`Lifecycle::observed_since`] for a read that began after the last push.
+    fn observed(&self, id: &SandboxId, snapshot: &Snapshot) {
+        self.observed_since(id, snapshot, self.mark());
+    }
+
+    fn interested(&self, id: &SandboxId) -> bool {
+        self.places.waited_for(id) || self.states.get(id).is_some_and(|known| known.contradicted())
+    }
+}
+
+/// Unix milliseconds.
+pub(crate) fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+#[path = "lifecycle_tests.rs"]
+mod tests;

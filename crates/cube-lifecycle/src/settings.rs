@@ -1,0 +1,145 @@
+//! What the crate is told at start, and what may be wrong with it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::HeaderValue;
+
+/// Why a [`crate::Lifecycle`] cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum LifecycleError {
+    /// `resume.url` is not what a call can be made to.
+    #[error("resume.url: {0}")]
+    ResumeUrl(&'static str),
+    /// The resume token cannot travel in a header.
+    #[error("resume.token_file: the token has a byte that no header may carry")]
+    ResumeToken,
+    /// A metric of that name is registered already.
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// Settings of gate, resume and tables (config.md, `lifecycle` and `resume`).
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Whether the state string in the store is a source of states.
+    pub follow_redis: bool,
+    /// How long a request waits for a change under way to end.
+    pub pause_wait: Duration,
+    /// Requests held at one time, in all.
+    pub max_held: usize,
+    /// Requests held at one time for one sandbox.
+    pub max_held_per_sandbox: usize,
+    /// How a paused sandbox is woken; `None`: it is not.
+    pub resume: Option<ResumeSettings>,
+    /// Sandboxes whose state is kept; the least used go first.
+    pub max_states: usize,
+    /// Sandboxes whose last activity is kept; the longest idle go first.
+    pub max_active: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            follow_redis: true,
+            pause_wait: Duration::from_secs(2),
+            max_held: 100_000,
+            max_held_per_sandbox: 1024,
+            resume: None,
+            max_states: 1_000_000,
+            max_active: 1_000_000,
+        }
+    }
+}
+
+/// How the manager is asked to wake a sandbox (config.md, `resume`).
+#[derive(Debug, Clone)]
+pub struct ResumeSettings {
+    /// `http://host[:port][/path]`; `/internal/resume` is put behind it.
+    pub url: String,
+    /// How long one call may take, connecting included.
+    pub timeout: Duration,
+    /// Calls under way at one time, over all sandboxes.
+    pub max_concurrent: usize,
+    /// Sent as `Authorization: Bearer`, where set.
+    pub token: Option<BearerToken>,
+}
+
+impl ResumeSettings {
+    /// The defaults for a manager at `url`.
+    #[must_use]
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), timeout: Duration::from_secs(30), max_concurrent: 256, token: None }
+    }
+}
+
+/// A secret that is sent and never shown.
+#[derive(Clone)]
+pub struct BearerToken(HeaderValue);
+
+impl BearerToken {
+    /// Takes the token without the word `Bearer`; white space around it (the line end of a file)
+    /// is not part of it.
+    ///
+    /// # Errors
+    /// [`LifecycleError::ResumeToken`] when nothing is left or a header cannot carry it.
+    pub fn new(secret: &str) -> Result<Self, LifecycleError> {
+        let secret = secret.trim();
+        if secret.is_empty() {
+            return Err(LifecycleError::ResumeToken);
+        }
+        let mut value =
+            HeaderValue::try_from(format!("Bearer {secret}")).map_err(|_| LifecycleError::ResumeToken)?;
+        value.set_sensitive(true);
+        Ok(Self(value))
+    }
+
+    pub(crate) fn header(&self) -> HeaderValue {
+        self.0.clone()
+    }
+}
+
+impl fmt::Debug for BearerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BearerToken(..)")
+    }
+}
+
+/// What this replica says about itself in the registry (lifecycle.md, "Registry").
+#[derive(Debug, Clone)]
+pub struct RegistrySettings {
+    /// The row's name.
+    pub proxy_id: String,
+    /// Where this replica's admin API is reached.
+    pub admin_url: Option<String>,
+    /// Where this replica has sandboxes resumed.
+    pub resume_url: Option<String>,
+    /// This node's address, where configured.
+    pub node_ip: Option<IpAddr>,
+    /// Time between two heartbeats.
+    pub interval: Duration,
+    /// Version of this program.
+    pub version: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bearer_token_never_shows() {
+        let token = BearerToken::new("example-token\n").unwrap();
+        let settings = ResumeSettings { token: Some(token), ..ResumeSettings::new("http://127.0.0.1:1") };
+        let shown = format!("{settings:?} {:?}", settings.token.as_ref().map(BearerToken::header));
+        assert!(!shown.contains("example-token"), "{shown}");
+    }
+
+    #[test]
+    fn a_bearer_token_is_trimmed_and_checked() {
+        assert_eq!(BearerToken::new(" example-token\r\n").unwrap().header(), "Bearer example-token");
+        for bad in ["", " \n", "a\nb", "a\0b"] {
+            assert!(BearerToken::new(bad).is_err(), "{bad:?}");
+        }
+    }
+}

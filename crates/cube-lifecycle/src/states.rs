@@ -1,0 +1,254 @@
+//! What is known about sandboxes, and which of three sources is believed (lifecycle.md, "State
+//! of a sandbox").
+//!
+//! Order comes from marks, not from clocks: every event takes the next mark, and a read carries
+//! the mark that was current when it began. A read that began before the last push may have seen
+//! the store as it was before that push, so it is a tie, which the push wins; what such a read
+//! says is not remembered either, so that the next read still counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cube_metadata::{SandboxState, Status};
+use cube_route::SandboxId;
+use quick_cache::sync::{Cache, DefaultLifecycle, EntryAction, EntryResult};
+use quick_cache::{OptionsBuilder, UnitWeighter};
+
+/// How many events there had been at some moment; see [`crate::Lifecycle::mark`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Mark(u64);
+
+/// Something that was learned about the state of a sandbox.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Event {
+    /// The admin API was told.
+    Pushed { state: SandboxState, at: Mark },
+    /// The manager answered 200 to a resume call that was sent at `began`.
+    Resumed { began: Mark, at: Mark },
+    /// The store was read; `status` is none where there is no record.
+    Read { status: Option<Option<Status>>, word: Option<Status>, began: Mark, at: Mark },
+    /// The sandbox was deleted through the admin API.
+    Deleted { at: Mark },
+}
+
+/// What an event did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Change {
+    /// The state is another than before.
+    pub(crate) changed: bool,
+    /// A life of the sandbox begins: connections to the one before are of no use.
+    pub(crate) wakes: bool,
+    /// Whatever runs to the sandbox is to end.
+    pub(crate) kills: bool,
+    /// A word that is none of the six was taken as state.
+    pub(crate) strange: bool,
+}
+
+/// What is known about one sandbox. `None` in a `last_` field: never read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Known {
+    /// The state in force.
+    pub(crate) state: Option<Status>,
+    /// From the lifecycle metadata; none where nobody said.
+    pub(crate) auto_resume: Option<bool>,
+    /// When a resume after a connect time-out was last tried (monotonic milliseconds).
+    pub(crate) tried_ms: Option<u64>,
+    /// Until when activity of the sandbox is no sign of life, since it was deleted (monotonic
+    /// milliseconds).
+    pub(crate) gone_until_ms: u64,
+    last_status: Option<Option<Status>>,
+    last_word: Option<Option<Status>>,
+    pushed: Mark,
+    woken: Mark,
+}
+
+const RUNNING: Option<Status> = Some(Status::Known(SandboxState::Running));
+
+fn sleeps(state: Option<Status>) -> bool {
+    matches!(
+        state,
+        Some(Status::Known(SandboxState::Pausing | SandboxState::Paused | SandboxState::Resuming))
+    )
+}
+
+fn dies(state: Option<Status>) -> bool {
+    matches!(state, Some(Status::Known(SandboxState::Killing | SandboxState::Killed)))
+}
+
+impl Known {
+    /// Takes `event` in.
+    pub(crate) fn learn(&mut self, event: Event, follow: bool) -> Change {
+        let before = self.state;
+        match event {
+            Event::Pushed { state, at } => {
+                self.state = Some(Status::Known(state));
+                self.pushed = at;
+            }
+            Event::Resumed { at, .. } => {
+                self.state = RUNNING;
+                self.pushed = at;
+            }
+            Event::Deleted { at } => *self = Self { pushed: at, ..Self::default() },
+            Event::Read { began, .. } if self.pushed > began => return Change::default(),
+            Event::Read { status, word, .. } => {
+                let told = follow && self.read_word(word);
+                if let Some(status) = status {
+                    self.gone_until_ms = 0;
+                    self.read_status(status, told);
+                }
+            }
+        }
+        let wakes = match event {
+            // A push that told of it while the call was under way has begun the new life.
+            Event::Resumed { began, .. } => !(before == RUNNING && self.woken > began),
+            Event::Deleted { .. } => false,
+            _ => sleeps(before) && !sleeps(self.state) && !dies(self.state),
+        };
+        if wakes {
+            self.woken = match event {
+                Event::Pushed { at, .. }
+                | Event::Resumed { at, .. }
+                | Event::Read { at, .. }
+                | Event::Deleted { at } => at,
+            };
+        }
+        let changed = before != self.state;
+        Change {
+            changed,
+            wakes,
+            kills: match event {
+                Event::Pushed { .. } => dies(self.state),
+                Event::Deleted { .. } => true,
+                _ => changed && dies(self.state),
+            },
+            strange: changed && self.state == Some(Status::Unknown),
+        }
+    }
+
+    /// The state string; whether it told something new.
+    fn read_word(&mut self, word: Option<Status>) -> bool {
+        let last = self.last_word.replace(word).flatten();
+        if last == word {
+            return false;
+        }
+        match word {
+            Some(_) => self.state = word,
+            // It ran out. `paused` and `killed` are steady and stay; a change that nobody ended
+            // is forgotten.
+            None => {
+                let changing = matches!(
+                    last,
+                    Some(Status::Known(
+                        SandboxState::Pausing | SandboxState::Resuming | SandboxState::Killing
+                    ))
+                );
+                if changing && self.state == last {
+                    self.state = None;
+                }
+            }
+        }
+        word.is_some()
+    }
+
+    /// The record's `Status`. `told`: the state string of the same read told something new, which
+    /// is the better word.
+    fn read_status(&mut self, status: Option<Status>, told: bool) {
+        match self.last_status.replace(status) {
+            None if self.state.is_none() => self.state = status,
+            None => {}
+            Some(last) if last == status || told => {}
+            // The field was removed: only what it said itself goes.
+            Some(last) if status.is_none() => {
+                if self.state == last {
+                    self.state = None;
+                }
+            }
+            Some(_) => self.state = status,
+        }
+    }
+
+    /// Whether what was last read is not what is in force. The next change must then be read when
+    /// it happens: a later one may read as the value that is already known.
+    pub(crate) fn contradicted(&self) -> bool {
+        let other = |last: Option<Option<Status>>| last.flatten().is_some_and(|s| self.state != Some(s));
+        other(self.last_word) || other(self.last_status)
+    }
+}
+
+/// The table, bounded by use.
+pub(crate) struct States {
+    known: Cache<SandboxId, Known, UnitWeighter, ahash::RandomState>,
+    marks: AtomicU64,
+    follow: bool,
+}
+
+impl States {
+    pub(crate) fn new(max: usize, follow: bool) -> Self {
+        let max = max.max(1);
+        let weight = u64::try_from(max).unwrap_or(u64::MAX);
+        let options = OptionsBuilder::new().estimated_items_capacity(max).weight_capacity(weight).build();
+        let hasher = ahash::RandomState::new();
+        let known = match options {
+            Ok(options) => Cache::with_options(options, UnitWeighter, hasher, DefaultLifecycle::default()),
+            // Only an option that was not given makes it fail.
+            Err(_) => Cache::with(max, weight, UnitWeighter, hasher, DefaultLifecycle::default()),
+        };
+        Self { known, marks: AtomicU64::new(0), follow }
+    }
+
+    /// The mark of now, for a read that begins.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.marks.load(Ordering::SeqCst))
+    }
+
+    /// A new mark, for an event.
+    pub(crate) fn next_mark(&self) -> Mark {
+        Mark(self.marks.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    /// What is known; counts as use.
+    pub(crate) fn get(&self, id: &SandboxId) -> Option<Known> {
+        self.known.get(id)
+    }
+
+    /// What `event` would do now.
+    pub(crate) fn preview(&self, id: &SandboxId, event: Event) -> Change {
+        self.known.peek(id).unwrap_or_default().learn(event, self.follow)
+    }
+
+    /// Takes `event` in.
+    pub(crate) fn learn(&self, id: &SandboxId, event: Event) -> Change {
+        self.update(id, |known| known.learn(event, self.follow))
+    }
+
+    /// Changes what is known in one step. Nothing is kept of a sandbox that nothing is known of.
+    pub(crate) fn update<T>(&self, id: &SandboxId, change: impl FnOnce(&mut Known) -> T) -> T
+    where
+        T: Default,
+    {
+        let mut change = Some(change);
+        let mut once = |known: &mut Known| change.take().map(|change| change(known)).unwrap_or_default();
+        match self.known.entry(id, None, |_, known| EntryAction::Retain(once(known))) {
+            EntryResult::Retained(out) => out,
+            EntryResult::Vacant(guard) => {
+                let mut known = Known::default();
+                let out = once(&mut known);
+                if known != Known::default() {
+                    // Fails only where somebody removed the placeholder; nobody removes.
+                    let _ = guard.insert(known);
+                }
+                out
+            }
+            // Without a time limit and without removal there is no other result.
+            EntryResult::Removed(..) | EntryResult::Replaced(..) | EntryResult::Timeout => T::default(),
+        }
+    }
+
+    /// Sandboxes in the table.
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+}
+
+#[cfg(test)]
+#[path = "states_tests.rs"]
+mod tests;
