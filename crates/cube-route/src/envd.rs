@@ -65,3 +65,83 @@ fn hex(digit: u8) -> Option<u8> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_a_control_route_is_found() {
+        for route in ROUTES {
+            assert_eq!(envd_control_route(route.as_bytes()), Some(route));
+        }
+        for spelling in [
+            "/init?x=1",
+            "/init/",
+            "/init//",
+            "//init",
+            "///init",
+            "/./init",
+            "/init/.",
+            "/x/../init",
+            "/x/y/../../init",
+            "/../init",
+            "/../../../init/./",
+            "/init/x/..",
+            "/init/../init",
+            "/init/x/../../init",
+            "/%69nit",
+            "/%69%6E%69%74",
+            "/ini%74?",
+            "%2Finit",
+            "/%2finit",
+            "/%2e/init",
+            "/x/%2E%2e/init",
+            "/x%2F..%2Finit",
+            "/x/.%2e%2finit%2F",
+            "/%2e%2e/init",
+            "init",
+        ] {
+            assert_eq!(envd_control_route(spelling.as_bytes()), Some("/init"), "{spelling}");
+        }
+    }
+
+    #[test]
+    fn other_paths_are_left_alone() {
+        for other in [
+            "",
+            "/",
+            "/?/init",
+            "/..",
+            "/init/..",
+            "/INIT",
+            "/initx",
+            "/xinit",
+            "/init/x",
+            "/x/init",
+            "/x/../y/init",
+            "/init/..x",
+            "/.../init",
+            "/%2569nit",
+            "/init%3Fx",
+            "/init%",
+            "/init%2",
+            "/%zzinit",
+            "/init%20",
+            "/init;x",
+            "/init%00",
+            "/in+it",
+            "/x\\..\\init",
+            "/health",
+            "/files?path=/init",
+        ] {
+            assert_eq!(envd_control_route(other.as_bytes()), None, "{other}");
+        }
+        assert_eq!(envd_control_route(b"/init\xff"), None);
+    }
+
+    #[test]
+    fn escapes_are_decoded_once_and_broken_ones_kept() {
+        assert_eq!(decode(b"%41%4a%2541%%41%4"), b"AJ%41%A%4".as_slice());
+    }
+}

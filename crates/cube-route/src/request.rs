@@ -47,6 +47,8 @@ pub struct RequestHead<'a> {
 pub struct Request<'a> {
     /// The client's Host (on HTTP/2 its `:authority`), as sent.
     pub host: &'a str,
+    /// The same, taken apart.
+    pub client_host: ClientHost<'a>,
     /// Path and query in origin form, the client's bytes; `*` with OPTIONS.
     pub origin_form: Cow<'a, [u8]>,
     /// What the request names; none if no form applies.
@@ -67,13 +69,6 @@ pub struct Target {
 }
 
 impl Target {
-    /// A target as the host or header form makes it, for callers that have id and port at hand.
-    /// It has no prefix.
-    #[must_use]
-    pub fn new(id: SandboxId, port: Port, form: Form) -> Self {
-        Self { id, port, form, prefix_len: 0 }
-    }
-
     /// Path form: `/sandbox/<id>/<port>` as the client wrote it. `origin_form` is the one that
     /// this target was read from.
     #[must_use]
@@ -132,7 +127,7 @@ pub fn read<'a>(head: &RequestHead<'a>, rules: &Rules) -> Result<Request<'a>, Ba
             None => path_form(&origin_form)?,
         },
     };
-    Ok(Request { host: text, origin_form, target })
+    Ok(Request { host: text, client_host: host, origin_form, target })
 }
 
 /// The one Host of the request.
@@ -242,3 +237,6 @@ fn target(form: Form, id: &str, port: &str) -> Result<Target, BadRequest> {
     let id = SandboxId::parse(id).map_err(|error| BadRequest::name(form, error))?;
     Ok(Target { id, port, form, prefix_len: 0 })
 }
+
+#[cfg(test)]
+mod tests;

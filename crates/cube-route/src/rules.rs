@@ -54,3 +54,46 @@ impl Rules {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(domains: &[&str]) -> Result<Rules, RulesError> {
+        Rules::new(&domains.iter().map(ToString::to_string).collect::<Vec<_>>(), false)
+    }
+
+    #[test]
+    fn domains_are_folded_and_lose_one_trailing_dot() {
+        let rules = rules(&["Cube.App.", "x"]).unwrap();
+        assert_eq!(rules.domains(), ["cube.app".into(), "x".into()]);
+    }
+
+    #[test]
+    fn a_domain_that_no_host_can_have_is_refused_by_name() {
+        for bad in [
+            "",
+            ".",
+            ".cube.app",
+            "*.cube.app",
+            "cube.app:80",
+            "cube.app:",
+            "10.0.0.1",
+            "[::1]",
+            "a b",
+            "a..",
+        ] {
+            assert_eq!(rules(&["good.example", bad]), Err(RulesError::Domain(bad.to_owned())), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_bare_label_needs_no_domain_on_the_grpc_listener_only() {
+        let rules = rules(&["cube.app"]).unwrap();
+        assert!(rules.allow(None, Listener::Grpc));
+        assert!(!rules.allow(None, Listener::Data));
+        assert!(rules.allow(Some("CUBE.app"), Listener::Data));
+        assert!(!rules.allow(Some("x.cube.app"), Listener::Grpc));
+        assert!(Rules::default().allow(None, Listener::Data));
+    }
+}

@@ -89,3 +89,100 @@ fn check_bytes(target: &[u8]) -> Result<(), BadRequest> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(target: &[u8]) -> Result<RawTarget<'_>, BadRequest> {
+        RawTarget::read(Version::HTTP_11, &Method::GET, target)
+    }
+
+    fn error(target: &[u8]) -> Option<BadRequest> {
+        read(target).err()
+    }
+
+    #[test]
+    fn origin_form_is_kept_byte_for_byte() {
+        for good in [
+            "/",
+            "//",
+            "/a%2Fb//%40/[x]?y=[z]&&=&%zz",
+            "/..//./~x;y=,z!$'()*+:@&=|{}\\^\"",
+            "/?",
+            "/??",
+            "/?`{}|\\^'",
+            "/é?é",
+            "/%00",
+        ] {
+            assert_eq!(read(good.as_bytes()).unwrap().origin_form, good.as_bytes(), "{good}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_would_not_arrive_as_they_are_are_refused() {
+        for byte in (0..=b' ').chain([0x7f, b'<', b'>', b'#']) {
+            for target in [[b'/', byte, b'a'].as_slice(), &[b'/', b'?', byte], &[b'/', b'a', byte]] {
+                assert_eq!(error(target), Some(BadRequest::TargetByte), "{}", target.escape_ascii());
+            }
+        }
+        for bad in ["/`", "/`?", "/?\"", "/a?b?\"", "http://h/`", "http://h?\"", "http://h/ ", "http://h#x"] {
+            assert_eq!(error(bad.as_bytes()), Some(BadRequest::TargetByte), "{bad}");
+        }
+        for bad in [b"/\xff".as_slice(), b"/?\xc3", b"/\xc3(", b"/\xed\xa0\x80", b"http://h/\xff"] {
+            assert_eq!(error(bad), Some(BadRequest::TargetUtf8), "{}", bad.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn absolute_form_becomes_origin_form() {
+        for (target, host, port, origin) in [
+            ("http://h/a%2Fb?c", "h", 80, "/a%2Fb?c"),
+            ("HTTPS://H:1", "H", 443, "/"),
+            ("http://h?x=/", "h", 80, "/?x=/"),
+            ("http://[::1]:80//x", "::1", 80, "//x"),
+        ] {
+            let read = read(target.as_bytes()).unwrap();
+            let (authority, default_port) = read.authority.unwrap();
+            assert_eq!((authority.name(), default_port), (host, port), "{target}");
+            assert_eq!(read.origin_form, origin.as_bytes(), "{target}");
+        }
+    }
+
+    #[test]
+    fn options_may_ask_for_the_whole_server() {
+        let read =
+            |method, version, target| RawTarget::read(version, method, target).map(|read| read.origin_form);
+        let star = Ok(Cow::Borrowed(&b"*"[..]));
+        assert_eq!(read(&Method::OPTIONS, Version::HTTP_11, b"*"), star);
+        assert_eq!(read(&Method::OPTIONS, Version::HTTP_2, b"*"), star);
+        assert_eq!(read(&Method::OPTIONS, Version::HTTP_11, b"http://h"), star);
+        assert_eq!(read(&Method::OPTIONS, Version::HTTP_11, b"http://h/"), Ok(Cow::Borrowed(&b"/"[..])));
+        assert_eq!(read(&Method::GET, Version::HTTP_11, b"*"), Err(BadRequest::TargetForm));
+        assert_eq!(read(&Method::OPTIONS, Version::HTTP_11, b"**"), Err(BadRequest::TargetForm));
+    }
+
+    #[test]
+    fn other_targets_have_no_form() {
+        for bad in [
+            "",
+            "a/b",
+            "?x",
+            "h:80",
+            "ftp://h/",
+            "http:/h",
+            "http:h",
+            "://h/",
+            "\\",
+            "javascript:x",
+            "\u{e9}",
+        ] {
+            assert_eq!(error(bad.as_bytes()), Some(BadRequest::TargetForm), "{bad}");
+        }
+        for bad in ["http://", "http:///x", "http://a@b/", "http://a b/", "http://a\\b/", "http://é/"] {
+            assert_eq!(error(bad.as_bytes()), Some(BadRequest::TargetAuthority), "{bad}");
+        }
+        let on_h2 = RawTarget::read(Version::HTTP_2, &Method::GET, b"http://h/").err();
+        assert_eq!(on_h2, Some(BadRequest::TargetForm));
+    }
+}
