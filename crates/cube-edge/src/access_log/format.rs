@@ -1,0 +1,234 @@
+//! How a line looks. A value cannot leave its field: whatever a client sends, there is one line a
+//! request with its fields in their places.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use chrono::{Local, TimeZone};
+
+use super::record::{Record, Texts};
+use super::redact::Redactor;
+use super::{Format, UpstreamTry};
+
+/// Turns records into lines.
+#[derive(Debug)]
+pub(super) struct Formatter {
+    format: Format,
+    redactor: Redactor,
+    clock: Clock,
+}
+
+impl Formatter {
+    pub(super) fn new(format: Format, redactor: Redactor) -> Self {
+        Self { format, redactor, clock: Clock::default() }
+    }
+
+    /// Appends one line, its end included.
+    pub(super) fn line(&mut self, record: &Record, packed: &[u8], out: &mut Vec<u8>) {
+        let texts = record.texts(packed);
+        let request_uri = self.redactor.redact(texts.request_uri);
+        let args = request_uri.iter().position(|b| *b == b'?').and_then(|at| request_uri.get(at + 1..));
+        let uri = self.redactor.redact(texts.uri);
+        let texts = Texts { request_uri: &request_uri, uri: &uri, ..texts };
+        let args = args.unwrap_or_default();
+        match self.format {
+            Format::Cube => {
+                let mut line = Cube { out, first: true };
+                line.fields(record, &texts, args, self.clock.text(record.time));
+                out.push(b'\n');
+            }
+            Format::Json => {
+                out.push(b'{');
+                let mut line = Json { out, first: true };
+                line.fields(record, &texts, args, self.clock.text(record.time));
+                out.extend_from_slice(b"}\n");
+            }
+        }
+    }
+}
+
+/// A line under construction: the same fields in the same order in both formats.
+trait Line {
+    /// A value from outside; empty: absent.
+    fn text(&mut self, name: &str, value: &[u8]);
+    /// A value of our own that needs no escaping; `None`: absent.
+    fn plain(&mut self, name: &str, value: Option<impl Display>);
+    /// A number; `None`: absent.
+    fn number(&mut self, name: &str, value: Option<impl Display>);
+
+    fn fields(&mut self, record: &Record, texts: &Texts<'_>, args: &[u8], time: &str) {
+        let tries = || record.upstreams.iter().flatten();
+        self.plain("access_time", Some(time));
+        self.text("host", texts.host);
+        self.text("x_real_ip", texts.x_real_ip);
+        self.text("x_forwarded_for", texts.x_forwarded_for);
+        self.plain("server_addr", record.server_addr.map(|address| address.to_canonical()));
+        self.text("x_forwarded_proto", texts.x_forwarded_proto);
+        self.text("method", texts.method);
+        self.text("request_uri", texts.request_uri);
+        self.text("args", args);
+        self.plain("protocol", record.protocol);
+        self.text("uri", texts.uri);
+        self.number("status", record.status);
+        self.number("body_bytes_sent", Some(record.body_bytes_sent));
+        self.number("request_time", Some(seconds(record.took)));
+        self.number("connection_requests", Some(record.connection_requests));
+        self.plain("upstream_addr", list(tries().map(|attempt| Some(attempt.address))));
+        self.plain("upstream_status", list(tries().map(|attempt| attempt.status)));
+        self.plain("upstream_response_time", list(tries().map(|attempt| attempt.took.map(seconds))));
+        self.text("user_agent", texts.user_agent);
+        self.text("x_cube_request_id", texts.request_id);
+        self.text("x_cube_instance_id", texts.instance_id);
+        self.plain("backend_ip", tries().last().map(backend_ip));
+        self.number("retcode", Some(record.retcode));
+        self.text("sandbox_id", texts.sandbox_id);
+        self.number("container_port", record.port);
+        self.plain("reason", Some(record.reason.as_str()));
+    }
+}
+
+fn backend_ip(attempt: &UpstreamTry) -> IpAddr {
+    attempt.address.ip().to_canonical()
+}
+
+fn seconds(took: Duration) -> String {
+    format!("{}.{:03}", took.as_secs(), took.subsec_millis())
+}
+
+/// `a, b`; none where no attempt has a value.
+fn list<T: Display>(values: impl Iterator<Item = Option<T>> + Clone) -> Option<String> {
+    values.clone().any(|value| value.is_some()).then(|| {
+        let each = values.map(|value| value.map_or_else(|| "-".into(), |value| value.to_string()));
+        each.collect::<Vec<_>>().join(", ")
+    })
+}
+
+/// The old gateway's format.
+struct Cube<'a> {
+    out: &'a mut Vec<u8>,
+    first: bool,
+}
+
+impl Cube<'_> {
+    fn next(&mut self) {
+        if !std::mem::take(&mut self.first) {
+            self.out.extend_from_slice(b"||");
+        }
+    }
+}
+
+impl Line for Cube<'_> {
+    fn text(&mut self, _: &str, value: &[u8]) {
+        self.next();
+        match value {
+            b"" => self.out.push(b'-'),
+            b"-" => self.out.extend_from_slice(b"\\x2D"),
+            _ => escape(value, self.out),
+        }
+    }
+
+    fn plain(&mut self, _: &str, value: Option<impl Display>) {
+        self.next();
+        match value {
+            Some(value) => put(self.out, value),
+            None => self.out.push(b'-'),
+        }
+    }
+
+    fn number(&mut self, name: &str, value: Option<impl Display>) {
+        self.plain(name, value);
+    }
+}
+
+/// Control bytes, bytes from 0x7F up, the separator, backslash and quote as `\xHH`.
+fn escape(value: &[u8], out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let digit = |nibble: u8| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0');
+    for byte in value {
+        match byte {
+            0..0x20 | 0x7F.. | b'|' | b'\\' | b'"' => {
+                out.extend_from_slice(&[b'\\', b'x', digit(byte >> 4), digit(byte & 15)]);
+            }
+            _ => out.push(*byte),
+        }
+    }
+}
+
+/// One JSON object a line.
+struct Json<'a> {
+    out: &'a mut Vec<u8>,
+    first: bool,
+}
+
+impl Json<'_> {
+    fn key(&mut self, name: &str) {
+        if !std::mem::take(&mut self.first) {
+            self.out.push(b',');
+        }
+        put(self.out, format_args!("\"{name}\":"));
+    }
+
+    fn string(&mut self, value: &str) {
+        // Writing a string to memory does not fail.
+        let _ = serde_json::to_writer(&mut *self.out, value);
+    }
+}
+
+impl Line for Json<'_> {
+    fn text(&mut self, name: &str, value: &[u8]) {
+        self.key(name);
+        if value.is_empty() {
+            return self.out.extend_from_slice(b"null");
+        }
+        self.string(&String::from_utf8_lossy(value));
+    }
+
+    fn plain(&mut self, name: &str, value: Option<impl Display>) {
+        self.key(name);
+        match value {
+            Some(value) => self.string(&value.to_string()),
+            None => self.out.extend_from_slice(b"null"),
+        }
+    }
+
+    fn number(&mut self, name: &str, value: Option<impl Display>) {
+        self.key(name);
+        match value {
+            Some(value) => put(self.out, value),
+            None => self.out.extend_from_slice(b"null"),
+        }
+    }
+}
+
+fn put(out: &mut Vec<u8>, value: impl Display) {
+    // Writing to memory does not fail.
+    let _ = write!(out, "{value}");
+}
+
+/// Local time as text; the part down to the second is kept, since most lines share it.
+#[derive(Debug, Default)]
+struct Clock {
+    second: Option<u64>,
+    text: String,
+}
+
+impl Clock {
+    /// `YYYY-MM-DDTHH:MM:SS.mmm`.
+    fn text(&mut self, time: SystemTime) -> &str {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        if self.second != Some(since.as_secs()) {
+            let unix = i64::try_from(since.as_secs()).unwrap_or(0);
+            self.second = Some(since.as_secs());
+            self.text = match Local.timestamp_opt(unix, 0).earliest() {
+                Some(local) => local.format("%Y-%m-%dT%H:%M:%S").to_string(),
+                None => "-".into(),
+            };
+        }
+        const WHOLE: usize = "YYYY-MM-DDTHH:MM:SS".len();
+        self.text.truncate(WHOLE);
+        self.text.push_str(&format!(".{:03}", since.subsec_millis()));
+        &self.text
+    }
+}

@@ -1,0 +1,219 @@
+//! The access log (operations.md): the old gateway's fields and ours, written off the request path.
+//!
+//! A request copies its raw values into a bounded buffer under a short lock and goes on;
+//! formatting, escaping, redaction and writing happen on a thread of the log's own. What does not
+//! fit or cannot be written is counted and lost: no request ever waits for a disk.
+
+mod format;
+mod queue;
+mod record;
+mod redact;
+mod sink;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use cube_route::{Port, SandboxId};
+use prometheus::IntCounter;
+
+use crate::error::EdgeError;
+use crate::metrics::EdgeMetrics;
+use crate::reason::Reason;
+use crate::retcode::Retcode;
+use format::Formatter;
+use queue::Queue;
+use redact::Redactor;
+use sink::{Sink, Writer};
+
+/// `access_log.format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// The old gateway's fields between `||`, ours appended.
+    #[default]
+    Cube,
+    /// One JSON object a line; an absent value is `null`.
+    Json,
+}
+
+/// Section `access_log` of the configuration, where a path is set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The file, or `-` for standard output. A FIFO does too.
+    pub path: String,
+    /// How a line looks.
+    pub format: Format,
+    /// Query keys whose values are replaced, compared after percent-decoding and without case.
+    pub redact_query: Vec<String>,
+}
+
+impl Settings {
+    /// The keys that are redacted by default.
+    pub const REDACT_QUERY: [&str; 9] = [
+        "token",
+        "access_token",
+        "signature",
+        "sig",
+        "key",
+        "secret",
+        "password",
+        "auth",
+        "x-amz-signature",
+    ];
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            path: "-".into(),
+            format: Format::default(),
+            redact_query: Self::REDACT_QUERY.map(String::from).into(),
+        }
+    }
+}
+
+/// One attempt at an upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpstreamTry {
+    /// The address dialled.
+    pub address: SocketAddr,
+    /// The status it answered with, if it did.
+    pub status: Option<u16>,
+    /// From dialling (or taking a pooled connection) to the end of its answer.
+    pub took: Option<Duration>,
+}
+
+/// What one line says. Values are raw; the log escapes and redacts them. Empty counts as absent.
+#[derive(Debug, Clone)]
+pub struct Entry<'a> {
+    /// `access_time`: when the request ended.
+    pub time: SystemTime,
+    /// `host`: the client's Host or `:authority`.
+    pub host: Option<&'a [u8]>,
+    /// `X-Real-IP`, as the sandbox sees it.
+    pub x_real_ip: Option<&'a [u8]>,
+    /// `X-Forwarded-For`, as the sandbox sees it.
+    pub x_forwarded_for: Option<&'a [u8]>,
+    /// `server_addr`: the local address, without port.
+    pub server_addr: Option<IpAddr>,
+    /// `X-Forwarded-Proto`, as the sandbox sees it.
+    pub x_forwarded_proto: Option<&'a [u8]>,
+    /// `method`.
+    pub method: Option<&'a [u8]>,
+    /// `request_uri`: the target as the client sent it, query included; `args` is cut from it.
+    pub request_uri: Option<&'a [u8]>,
+    /// `protocol`: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`.
+    pub protocol: Option<&'static str>,
+    /// `uri`: the path that went upstream.
+    pub uri: Option<&'a [u8]>,
+    /// `status` on the wire; `None` if no answer began.
+    pub status: Option<u16>,
+    /// `body_bytes_sent`.
+    pub body_bytes_sent: u64,
+    /// `request_time`: from the first byte of the head to the end.
+    pub took: Duration,
+    /// `connection_requests`: the number of this request on its connection, from 1.
+    pub connection_requests: u64,
+    /// `upstream_addr`, `upstream_status`, `upstream_response_time`, and `backend_ip` of the last:
+    /// each attempt in order. Of more than four the first three and the last are listed.
+    pub upstreams: &'a [UpstreamTry],
+    /// `user_agent`.
+    pub user_agent: Option<&'a [u8]>,
+    /// `X-Cube-Request-Id`, the one the answer carries.
+    pub request_id: Option<&'a [u8]>,
+    /// `X-Cube-Instance-Id`, as the client sent it.
+    pub instance_id: Option<&'a [u8]>,
+    /// `retcode`, unmasked.
+    pub retcode: Retcode,
+    /// Sandbox id and container port that the request names.
+    pub sandbox: Option<(&'a SandboxId, Port)>,
+    /// `reason`.
+    pub reason: Reason,
+}
+
+/// The open log. Dropping it writes what is queued, for at most a second.
+#[derive(Debug)]
+pub struct AccessLog {
+    queue: Arc<Queue>,
+    dropped: IntCounter,
+}
+
+impl AccessLog {
+    /// Opens the file and starts the thread that writes to it.
+    ///
+    /// # Errors
+    /// [`EdgeError::AccessLog`] when the file cannot be opened now. What happens to it later
+    /// costs lines, not requests.
+    pub fn open(settings: &Settings, metrics: &EdgeMetrics) -> Result<Self, EdgeError> {
+        let failed = |source| EdgeError::AccessLog { path: settings.path.clone(), source };
+        let sink = Sink::open(&settings.path).map_err(failed)?;
+        let queue = Arc::new(Queue::default());
+        let formatter = Formatter::new(settings.format, Redactor::new(&settings.redact_query));
+        let writer =
+            Writer::new(sink, metrics.access_log_lines.clone(), metrics.access_log_dropped.clone());
+        let work = Arc::clone(&queue);
+        thread::Builder::new()
+            .name("access-log".into())
+            .spawn(move || write_all(&work, formatter, writer))
+            .map_err(failed)?;
+        Ok(Self { queue, dropped: metrics.access_log_dropped.clone() })
+    }
+
+    /// Takes a line. Never waits for the disk: what does not fit is counted and lost.
+    pub fn submit(&self, entry: &Entry<'_>) {
+        if !self.queue.push(entry) {
+            self.dropped.inc();
+        }
+    }
+
+    /// Opens the file anew (SIGUSR1), after what is queued was written to the old one. If that
+    /// fails the old file stays in use and opening is tried again every second.
+    pub fn reopen(&self) {
+        self.queue.reopen();
+    }
+
+    /// Writes what is queued and ends the thread; gives up after `wait`. Whether all was written.
+    /// Lines submitted afterwards are lost and counted.
+    pub fn close(&self, wait: Duration) -> bool {
+        self.queue.close(wait)
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.close(Duration::from_secs(1));
+    }
+}
+
+/// Lines are handed to the system in pieces of about this size.
+const PIECE: usize = 64 * 1024;
+
+/// The log's thread.
+fn write_all(queue: &Queue, mut formatter: Formatter, mut writer: Writer) {
+    let mut out = Vec::with_capacity(PIECE);
+    let mut batch = queue::Batch::default();
+    loop {
+        let order = queue.take(&mut batch);
+        for (record, text) in batch.lines() {
+            formatter.line(record, text, &mut out);
+            if out.len() >= PIECE {
+                writer.write(&out);
+                out.clear();
+            }
+        }
+        writer.write(&out);
+        out.clear();
+        out.shrink_to(4 * PIECE);
+        batch.clear();
+        if order.reopen {
+            writer.reopen();
+        }
+        if order.close {
+            queue.ended();
+            return;
+        }
+    }
+}
