@@ -146,3 +146,6 @@ pub fn forwarded_proto(headers: &HeaderMap, secure: bool, peer_trusted: bool) ->
         _ => own,
     }
 }
+
+#[cfg(test)]
+mod tests;

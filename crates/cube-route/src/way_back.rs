@@ -202,3 +202,6 @@ fn refresh_url(value: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let before = value.get(..value.len().checked_sub(url.len() + after.len())?)?;
     Some((before, url, after))
 }
+
+#[cfg(test)]
+mod tests;
