@@ -1,0 +1,168 @@
+//! Collecting what does not hold, and the readers of single values that several sections share.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::path::KeyPath;
+use super::scalar::{SecretText, Span};
+use super::source::Fault;
+use super::types::Secret;
+
+/// Faults and warnings found so far. A reader answers something usable after a fault, so that
+/// one run finds all of them; what it answers is then thrown away.
+pub(super) struct Check<'a> {
+    /// Relative paths begin here: the directory of the configuration file.
+    pub(super) base: &'a Path,
+    pub(super) faults: Vec<Fault>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Check<'_> {
+    pub(super) fn fault(&mut self, key: &str, message: impl Into<String>) {
+        self.faults.push((KeyPath::dotted(key), message.into()));
+    }
+
+    pub(super) fn require(&mut self, key: &str, holds: bool, message: &str) {
+        if !holds {
+            self.fault(key, message);
+        }
+    }
+
+    /// A path, relative to the configuration file.
+    pub(super) fn path(&self, text: &str) -> PathBuf {
+        self.base.join(text)
+    }
+
+    /// A time that must not be nothing.
+    pub(super) fn some_time(&mut self, key: &str, span: Span) -> Duration {
+        self.require(key, !span.0.is_zero(), "must be longer than 0s");
+        span.0
+    }
+
+    pub(super) fn at_least_one(&mut self, key: &str, number: u32) -> u32 {
+        self.require(key, number > 0, "must be at least 1");
+        number.max(1)
+    }
+
+    pub(super) fn address(&mut self, key: &str, text: &str) -> Option<SocketAddr> {
+        match text.parse::<SocketAddr>() {
+            Ok(address) if address.port() > 0 => return Some(address),
+            Ok(_) => self.fault(key, format!("{text:?}: port 0 is nowhere to connect to")),
+            Err(_) => self
+                .fault(key, format!("{text:?} is no address with a port such as 0.0.0.0:8081 or [::]:8081")),
+        }
+        None
+    }
+
+    pub(super) fn addresses(&mut self, key: &str, list: &[String]) -> Vec<SocketAddr> {
+        list.iter().enumerate().filter_map(|(at, text)| self.address(&format!("{key}[{at}]"), text)).collect()
+    }
+
+    pub(super) fn networks(&mut self, key: &str, list: &[String]) -> Vec<IpNet> {
+        let read = |text: &String| {
+            text.parse::<IpNet>()
+                .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+                .ok()
+                .map(|net| net.trunc())
+        };
+        let mut networks = Vec::with_capacity(list.len());
+        for (at, text) in list.iter().enumerate() {
+            match read(text) {
+                Some(network) => networks.push(network),
+                None => self.fault(
+                    &format!("{key}[{at}]"),
+                    format!("{text:?} is no network such as 10.0.0.0/8, fd00::/8 or a single address"),
+                ),
+            }
+        }
+        networks
+    }
+
+    /// A range of ports, `1024-65535`, or one port.
+    pub(super) fn ports(&mut self, key: &str, text: &str) -> RangeInclusive<u16> {
+        let (low, high) = text.split_once('-').unwrap_or((text, text));
+        let port = |digits: &str| cube_route::Port::parse(digits.trim()).ok().map(cube_route::Port::get);
+        match (port(low), port(high)) {
+            (Some(low), Some(high)) if low <= high => low..=high,
+            _ => {
+                self.fault(key, format!("{text:?} is no range of ports such as 1024-65535"));
+                1..=u16::MAX
+            }
+        }
+    }
+
+    /// A plain http URL without user, query and fragment.
+    pub(super) fn http_url(&mut self, key: &str, text: &str) -> Option<http::Uri> {
+        let url = text.trim_end_matches('/').parse::<http::Uri>().ok();
+        let good = url.filter(|url| {
+            url.scheme_str() == Some("http")
+                && url.host().is_some_and(|host| !host.is_empty())
+                && url.authority().is_some_and(|authority| !authority.as_str().contains('@'))
+                && url.query().is_none()
+                && !text.contains('#')
+                && url.port().is_none_or(|port| port.as_u16() > 0)
+        });
+        if good.is_none() {
+            // Not repeated in the message: somebody may have put a password into it.
+            self.fault(key, "must be a URL such as http://127.0.0.1:8083, with no user and no query");
+        }
+        good
+    }
+
+    /// A secret from the file itself or from the file it names. Empty is none.
+    pub(super) fn secret(
+        &mut self,
+        key: &str,
+        text: Option<SecretText>,
+        file: Option<&String>,
+    ) -> Option<Secret> {
+        let text = text.map(|SecretText(secret)| secret).filter(|secret| !secret.expose().is_empty());
+        let Some(file) = file else { return text };
+        let file_key = format!("{key}_file");
+        if text.is_some() {
+            self.fault(&file_key, format!("{key} is set as well; only one of them can count"));
+        }
+        self.secret_file(&file_key, file)
+    }
+
+    /// The text of a file without its last line end.
+    pub(super) fn secret_file(&mut self, key: &str, file: &str) -> Option<Secret> {
+        let path = self.path(file);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                let text = text.strip_suffix('\n').unwrap_or(&text);
+                let text = text.strip_suffix('\r').unwrap_or(text);
+                if text.is_empty() {
+                    self.fault(key, format!("{} is empty", path.display()));
+                } else if text.chars().any(char::is_control) {
+                    self.fault(key, format!("{} holds more than one line of text", path.display()));
+                }
+                Some(Secret::new(text))
+            }
+            Err(error) => {
+                self.fault(key, format!("{}: {error}", path.display()));
+                None
+            }
+        }
+    }
+
+    pub(super) fn readable(&mut self, key: &str, path: &Path) {
+        if let Err(error) = std::fs::File::open(path) {
+            self.fault(key, format!("{}: {error}", path.display()));
+        }
+    }
+}
+
+/// A host name in lower case without its last dot; `None` when it is none.
+pub(super) fn host_name(text: &str) -> Option<String> {
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    (name.len() <= 253 && name.split('.').all(label)).then(|| name.to_ascii_lowercase())
+}

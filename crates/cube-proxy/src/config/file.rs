@@ -1,0 +1,258 @@
+//! The file as it is written: names, order and defaults of config.md, nothing judged yet.
+
+use serde::{Deserialize, Serialize};
+
+use super::scalar::{SecretText, Size, Span};
+
+/// Declares one section: its fields with their types and defaults.
+macro_rules! section {
+    ($(#[$doc:meta])* $name:ident { $($field:ident : $kind:ty = $default:expr),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub(super) struct $name { $(pub(super) $field: $kind),* }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default),* }
+            }
+        }
+    };
+}
+
+fn texts(list: &[&str]) -> Vec<String> {
+    list.iter().map(|&text| text.to_owned()).collect()
+}
+
+section!(
+    /// The whole file.
+    File {
+        node_ip: Option<String> = None,
+        listen: Listen = Listen::default(),
+        tls: Tls = Tls::default(),
+        routing: Routing = Routing::default(),
+        errors: Errors = Errors::default(),
+        store: Store = Store::default(),
+        cache: Cache = Cache::default(),
+        traffic_token: TrafficToken = TrafficToken::default(),
+        lifecycle: Lifecycle = Lifecycle::default(),
+        resume: Resume = Resume::default(),
+        admin: Admin = Admin::default(),
+        registry: Registry = Registry::default(),
+        breaker: Breaker = Breaker::default(),
+        upstream: Upstream = Upstream::default(),
+        limits: Limits = Limits::default(),
+        drain: Drain = Drain::default(),
+        response_cache: ResponseCache = ResponseCache::default(),
+        access_log: AccessLog = AccessLog::default(),
+        log: Log = Log::default(),
+        server: Server = Server::default(),
+    }
+);
+
+section!(Listen {
+    http: Vec<String> = texts(&["0.0.0.0:8081"]),
+    https: Vec<String> = texts(&["0.0.0.0:8080"]),
+    grpc: Vec<String> = Vec::new(),
+    admin: Option<String> = Some("127.0.0.1:8082".to_owned()),
+    metrics: Option<String> = Some("127.0.0.1:9101".to_owned()),
+    health: Option<String> = None,
+});
+
+section!(Tls {
+    certificates: Vec<Certificate> = Vec::new(),
+    reload_interval: Span = Span::secs(10),
+});
+
+/// One pair of PEM files. Both must be named: there is no default to fall back to.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Certificate {
+    pub(super) cert: String,
+    pub(super) key: String,
+}
+
+section!(Routing {
+    domains: Vec<String> = Vec::new(),
+    trusted_proxies: Vec<String> = Vec::new(),
+    forward_credentials: bool = false,
+    control_plane: ControlPlane = ControlPlane::default(),
+    envd_control_from: Option<Vec<String>> = None,
+});
+
+section!(ControlPlane {
+    url: Option<String> = None,
+    hosts: Vec<String> = Vec::new(),
+});
+
+section!(Errors {
+    dialect: Dialect = Dialect::Cube,
+    mask_existence: Option<bool> = None,
+});
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Dialect {
+    Cube,
+    E2b,
+}
+
+section!(Store {
+    kind: StoreKind = StoreKind::Redis,
+    file: Option<String> = None,
+    redis: Redis = Redis::default(),
+});
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum StoreKind {
+    Redis,
+    File,
+}
+
+section!(Redis {
+    url: SecretText = SecretText(super::Secret::new("redis://127.0.0.1:6379/0")),
+    username: Option<String> = None,
+    password: Option<SecretText> = None,
+    password_file: Option<String> = None,
+    sentinel_password: Option<SecretText> = None,
+    sentinel_password_file: Option<String> = None,
+    ca_file: Option<String> = None,
+    key_prefixes: Vec<String> =
+        texts(&["cube:v1:shared:sandbox:proxy:", "sandbox:proxy:", "bypass_host_proxy:"]),
+    command_timeout: Span = Span::secs(1),
+    tracking: bool = true,
+});
+
+section!(Cache {
+    ttl_min: Span = Span::secs(500),
+    ttl_max: Span = Span::secs(700),
+    untracked_ttl: Span = Span::secs(2),
+    negative_ttl: Span = Span::secs(1),
+    stale_if_error: Span = Span::secs(600),
+    capacity: u32 = 1_000_000,
+});
+
+section!(TrafficToken {
+    exempt_ports: Option<Vec<u16>> = None,
+});
+
+section!(Lifecycle {
+    follow_redis: bool = true,
+    pause_wait: Span = Span::secs(2),
+    max_held: u32 = 100_000,
+    max_held_per_sandbox: u32 = 1024,
+});
+
+section!(Resume {
+    url: Option<String> = None,
+    timeout: Span = Span::secs(30),
+    max_concurrent: u32 = 256,
+    token_file: Option<String> = None,
+});
+
+section!(Admin {
+    token: Option<SecretText> = None,
+    token_file: Option<String> = None,
+});
+
+section!(Registry {
+    enabled: bool = false,
+    proxy_id: Option<String> = None,
+    admin_url: Option<String> = None,
+    resume_url: Option<String> = None,
+    interval: Span = Span::secs(5),
+});
+
+section!(Breaker {
+    shared_set: String = "faulty_backend_set".to_owned(),
+    shared_poll: Span = Span::secs(5),
+    window: Span = Span::secs(10),
+    min_sandboxes: u32 = 3,
+    open_min: Span = Span::secs(5),
+    open_max: Span = Span::secs(60),
+});
+
+section!(Upstream {
+    connect_timeout: Span = Span::secs(3),
+    silence_timeout: Span = Span::secs(7206),
+    pool_size: u32 = 1500,
+    pool_idle: Span = Span::secs(80),
+    cidrs: Option<Vec<String>> = None,
+    host_ports: String = "1024-65535".to_owned(),
+    port_open_wait: Option<Span> = None,
+});
+
+section!(Limits {
+    body: Option<Size> = None,
+    head: Size = Size(64 << 10),
+    headers: u32 = 100,
+    target: Size = Size(32 << 10),
+    header_timeout: Span = Span::secs(10),
+    keepalive_idle: Span = Span::secs(75),
+    keepalive_requests: u32 = 10_000,
+    connections: Option<u32> = None,
+    connections_per_ip: u32 = 0,
+    requests_per_sandbox: u32 = 0,
+    requests_per_ip: u32 = 0,
+    h2_streams: u32 = 100,
+});
+
+section!(Drain {
+    delay: Span = Span::secs(5),
+    timeout: Span = Span::secs(3600),
+    stop_timeout: Span = Span::secs(300),
+});
+
+section!(ResponseCache {
+    enabled: bool = false,
+    memory: Size = Size(64 << 20),
+    max_object: Size = Size(1 << 20),
+});
+
+section!(AccessLog {
+    path: Option<String> = None,
+    format: AccessLogFormat = AccessLogFormat::Cube,
+    redact_query: Vec<String> = texts(&[
+        "token",
+        "access_token",
+        "signature",
+        "sig",
+        "key",
+        "secret",
+        "password",
+        "auth",
+        "x-amz-signature",
+    ]),
+});
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum AccessLogFormat {
+    Cube,
+    Json,
+}
+
+section!(Log { level: LogLevel = LogLevel::Info, format: LogFormat = LogFormat::Text });
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LogFormat {
+    Text,
+    Json,
+}
+
+section!(Server {
+    threads: Option<u32> = None,
+    run_dir: Option<String> = None,
+});

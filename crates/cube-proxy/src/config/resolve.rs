@@ -1,0 +1,435 @@
+//! From the file's values to a configuration that holds: every check, every default that depends
+//! on another key or on the machine.
+
+use std::path::Path;
+
+use super::check::{Check, host_name};
+use super::file::{self, File};
+use super::source::Fault;
+use super::tls::{PairError, load_pair};
+use super::types::*;
+
+/// What the engine can take, whatever is configured (docs/architecture.md).
+const ENGINE_HEAD: u64 = 1 << 20;
+const ENGINE_HEADERS: u32 = 256;
+const ENGINE_TARGET: u64 = 64 << 10;
+/// Descriptors kept free beside clients and the pool.
+const SPARE_FILES: u64 = 512;
+/// Client connections with the smallest file limit.
+const FEWEST_CONNECTIONS: u64 = 64;
+
+/// What the defaults take from the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Descriptors this process may open.
+    pub file_limit: u64,
+    /// CPUs this process may use.
+    pub cpus: usize,
+    /// Its host name.
+    pub host_name: String,
+}
+
+impl Machine {
+    /// This one.
+    #[must_use]
+    pub fn this() -> Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        Self {
+            file_limit: limit.current.unwrap_or(u64::MAX),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        }
+    }
+}
+
+/// Checks everything; a configuration with warnings, or everything that is wrong.
+pub(super) fn resolve(
+    file: File,
+    base: &Path,
+    machine: &Machine,
+) -> Result<(Config, Vec<String>), Vec<Fault>> {
+    let mut check = Check { base, faults: Vec::new(), warnings: Vec::new() };
+    let c = &mut check;
+    let dialect = match file.errors.dialect {
+        file::Dialect::Cube => Dialect::Cube,
+        file::Dialect::E2b => Dialect::E2b,
+    };
+    let node_ip = file.node_ip.as_deref().and_then(|text| {
+        let address = text.parse::<std::net::IpAddr>().ok().map(|address| address.to_canonical());
+        if address.is_none() {
+            c.fault("node_ip", format!("{text:?} is no address"));
+        }
+        address
+    });
+    let tls = tls(c, &file.tls);
+    let admin = Admin { token: c.secret("admin.token", file.admin.token, file.admin.token_file.as_ref()) };
+    let listen = listen(c, &file.listen, !tls.certificates.is_empty(), &admin);
+    let upstream = upstream(c, &file.upstream, dialect);
+    let limits = limits(c, &file.limits, dialect, upstream.pool_size, machine);
+    let config = Config {
+        node_ip,
+        listen,
+        tls,
+        routing: routing(c, file.routing, dialect),
+        errors: Errors {
+            dialect,
+            mask_existence: file.errors.mask_existence.unwrap_or(dialect == Dialect::Cube),
+        },
+        store: store(c, file.store),
+        cache: cache(c, &file.cache),
+        traffic_token: exempt_ports(c, file.traffic_token, dialect),
+        lifecycle: Lifecycle {
+            follow_redis: file.lifecycle.follow_redis,
+            pause_wait: file.lifecycle.pause_wait.0,
+            max_held: count(file.lifecycle.max_held),
+            max_held_per_sandbox: count(file.lifecycle.max_held_per_sandbox),
+        },
+        resume: resume(c, &file.resume),
+        admin,
+        registry: registry(c, file.registry, machine),
+        breaker: breaker(c, file.breaker),
+        upstream,
+        limits,
+        drain: Drain {
+            delay: file.drain.delay.0,
+            timeout: file.drain.timeout.0,
+            stop_timeout: file.drain.stop_timeout.0,
+        },
+        response_cache: response_cache(c, &file.response_cache),
+        access_log: access_log(c, &file.access_log),
+        log: log(file.log),
+        server: server(c, &file.server, machine),
+    };
+    if config.registry.is_some() && matches!(config.store, Store::File(_)) {
+        c.warnings.push("registry.enabled: the file store has no registry; nothing is announced".to_owned());
+    }
+    if check.faults.is_empty() { Ok((config, check.warnings)) } else { Err(check.faults) }
+}
+
+fn count(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+fn tls(c: &mut Check, file: &file::Tls) -> Tls {
+    let mut certificates = Vec::with_capacity(file.certificates.len());
+    for (at, pair) in file.certificates.iter().enumerate() {
+        let pair = Certificate { cert: c.path(&pair.cert), key: c.path(&pair.key) };
+        match load_pair(&pair) {
+            Ok(_) => {}
+            Err(PairError::Cert(message)) => c.fault(&format!("tls.certificates[{at}].cert"), message),
+            Err(PairError::Key(message)) => c.fault(&format!("tls.certificates[{at}].key"), message),
+        }
+        certificates.push(pair);
+    }
+    Tls { certificates, reload_interval: c.some_time("tls.reload_interval", file.reload_interval) }
+}
+
+fn listen(c: &mut Check, file: &file::Listen, tls: bool, admin: &Admin) -> Listen {
+    let one =
+        |c: &mut Check, key: &str, text: &Option<String>| text.as_ref().and_then(|text| c.address(key, text));
+    let https = c.addresses("listen.https", &file.https);
+    let listen = Listen {
+        http: c.addresses("listen.http", &file.http),
+        https: if tls { https } else { Vec::new() },
+        grpc: c.addresses("listen.grpc", &file.grpc),
+        admin: one(c, "listen.admin", &file.admin),
+        metrics: one(c, "listen.metrics", &file.metrics),
+        health: one(c, "listen.health", &file.health),
+    };
+    if file.http.is_empty() && file.grpc.is_empty() && listen.https.is_empty() {
+        c.fault("listen", "no http, grpc or (with a certificate) https address: nothing to serve");
+    }
+    if listen.admin.is_some_and(|address| !address.ip().to_canonical().is_loopback()) && admin.token.is_none()
+    {
+        c.fault("listen.admin", "reachable from other machines, so it needs admin.token or admin.token_file");
+    }
+    let all: Vec<_> = listen.all().collect();
+    for (at, (option, address)) in all.iter().enumerate() {
+        let taken = all.iter().take(at).find(|(other_option, other)| {
+            address.port() == other.port()
+                && if option == other_option { address == other } else { overlap(address.ip(), other.ip()) }
+        });
+        if let Some((other, at)) = taken {
+            c.fault(option, format!("{address} is already taken by {other} ({at})"));
+        }
+    }
+    listen
+}
+
+/// Whether two listeners on one port would get each other's connections.
+fn overlap(one: std::net::IpAddr, other: std::net::IpAddr) -> bool {
+    let all = |any: std::net::IpAddr, other: std::net::IpAddr| {
+        any.is_unspecified() && (any.is_ipv6() || other.is_ipv4())
+    };
+    one == other || all(one, other) || all(other, one)
+}
+
+fn routing(c: &mut Check, file: file::Routing, dialect: Dialect) -> Routing {
+    let mut domains = Vec::with_capacity(file.domains.len());
+    for (at, text) in file.domains.iter().enumerate() {
+        match host_name(text) {
+            Some(name) => domains.push(name),
+            None => c.fault(&format!("routing.domains[{at}]"), format!("{text:?} is no domain name")),
+        }
+    }
+    let envd_control_from = match &file.envd_control_from {
+        Some(list) => Some(c.networks("routing.envd_control_from", list)),
+        None if dialect == Dialect::E2b => Some(Vec::new()),
+        None => {
+            c.warnings.push(
+                "routing.envd_control_from is null: everyone who reaches a sandbox may call envd's control \
+                 routes (/init, /freeze, ...); name the networks of the control plane"
+                    .to_owned(),
+            );
+            None
+        }
+    };
+    Routing {
+        domains,
+        trusted_proxies: c.networks("routing.trusted_proxies", &file.trusted_proxies),
+        forward_credentials: file.forward_credentials,
+        control_plane: control_plane(c, file.control_plane),
+        envd_control_from,
+    }
+}
+
+fn control_plane(c: &mut Check, file: file::ControlPlane) -> Option<ControlPlane> {
+    let Some(url) = file.url else {
+        c.require("routing.control_plane.hosts", file.hosts.is_empty(), "there is no url for these hosts");
+        return None;
+    };
+    c.require("routing.control_plane.hosts", !file.hosts.is_empty(), "with a url this names its hosts");
+    let mut hosts = Vec::with_capacity(file.hosts.len());
+    for (at, text) in file.hosts.iter().enumerate() {
+        let literal = text.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+        match literal.ok().map(|address| address.to_string()).or_else(|| host_name(text)) {
+            Some(host) => hosts.push(host),
+            None => c.fault(
+                &format!("routing.control_plane.hosts[{at}]"),
+                format!("{text:?} is no host name or address without a port"),
+            ),
+        }
+    }
+    let key = "routing.control_plane.url";
+    let url = c.http_url(key, &url)?;
+    c.require(key, matches!(url.path(), "" | "/"), "requests go there unchanged, so it has no path");
+    let host = url.host()?.trim_start_matches('[').trim_end_matches(']').to_owned();
+    Some(ControlPlane { host, port: url.port_u16().unwrap_or(80), hosts })
+}
+
+fn store(c: &mut Check, file: file::Store) -> Store {
+    if file.kind == file::StoreKind::File {
+        let Some(path) = &file.file else {
+            c.fault("store.file", "kind: file needs the path of the file here");
+            return Store::File(std::path::PathBuf::new());
+        };
+        let path = c.path(path);
+        c.readable("store.file", &path);
+        return Store::File(path);
+    }
+    let redis = file.redis;
+    let schemes = ["redis", "rediss", "redis-sentinel", "rediss-sentinel", "redis-cluster", "rediss-cluster"];
+    let scheme = redis.url.0.expose().split_once("://").map(|(scheme, _)| scheme);
+    if !scheme.is_some_and(|scheme| schemes.contains(&scheme)) {
+        c.fault("store.redis.url", format!("must begin with one of {}, then ://", schemes.join(", ")));
+    }
+    let prefixes = &redis.key_prefixes;
+    c.require("store.redis.key_prefixes", !prefixes.is_empty(), "at least one is needed");
+    for (at, prefix) in prefixes.iter().enumerate() {
+        let key = format!("store.redis.key_prefixes[{at}]");
+        if prefix.is_empty() {
+            c.fault(&key, "must not be empty");
+        }
+        let earlier = prefixes.iter().take(at);
+        if let Some(other) =
+            earlier.into_iter().find(|other| other.starts_with(prefix.as_str()) || prefix.starts_with(*other))
+        {
+            c.fault(&key, format!("{prefix:?} and {other:?}: none may be a prefix of another"));
+        }
+    }
+    let ca_file = redis.ca_file.as_ref().map(|file| c.path(file));
+    if let Some(path) = &ca_file {
+        c.readable("store.redis.ca_file", path);
+    }
+    Store::Redis(RedisStore {
+        url: redis.url.0,
+        username: redis.username.filter(|name| !name.is_empty()),
+        password: c.secret("store.redis.password", redis.password, redis.password_file.as_ref()),
+        sentinel_password: c.secret(
+            "store.redis.sentinel_password",
+            redis.sentinel_password,
+            redis.sentinel_password_file.as_ref(),
+        ),
+        ca_file,
+        key_prefixes: redis.key_prefixes,
+        command_timeout: c.some_time("store.redis.command_timeout", redis.command_timeout),
+        tracking: redis.tracking,
+    })
+}
+
+fn cache(c: &mut Check, file: &file::Cache) -> Cache {
+    let ttl_min = c.some_time("cache.ttl_min", file.ttl_min);
+    c.require("cache.ttl_min", ttl_min <= file.ttl_max.0, "must not be longer than cache.ttl_max");
+    Cache {
+        ttl_min,
+        ttl_max: file.ttl_max.0,
+        untracked_ttl: file.untracked_ttl.0,
+        negative_ttl: file.negative_ttl.0,
+        stale_if_error: file.stale_if_error.0,
+        capacity: count(c.at_least_one("cache.capacity", file.capacity)),
+    }
+}
+
+fn exempt_ports(c: &mut Check, file: file::TrafficToken, dialect: Dialect) -> TrafficTokenRules {
+    let envd = cube_route::Port::ENVD.get();
+    let exempt_ports =
+        file.exempt_ports.unwrap_or_else(|| if dialect == Dialect::E2b { vec![envd] } else { Vec::new() });
+    c.require("traffic_token.exempt_ports", !exempt_ports.contains(&0), "0 is no port");
+    TrafficTokenRules { exempt_ports }
+}
+
+fn resume(c: &mut Check, file: &file::Resume) -> Option<Resume> {
+    let timeout = c.some_time("resume.timeout", file.timeout);
+    let max_concurrent = count(c.at_least_one("resume.max_concurrent", file.max_concurrent));
+    let token = file.token_file.as_ref().and_then(|path| c.secret_file("resume.token_file", path));
+    if let Some(token) = &token {
+        let good = token.expose().bytes().all(|b| b.is_ascii_graphic());
+        c.require("resume.token_file", good, "a bearer token is visible ASCII without spaces");
+    }
+    let url = c.http_url("resume.url", file.url.as_ref()?)?;
+    Some(Resume { url, timeout, max_concurrent, token })
+}
+
+fn registry(c: &mut Check, file: file::Registry, machine: &Machine) -> Option<Registry> {
+    let interval = c.some_time("registry.interval", file.interval);
+    let proxy_id = file.proxy_id.unwrap_or_else(|| machine.host_name.clone());
+    if !file.enabled {
+        return None;
+    }
+    c.require("registry.proxy_id", !proxy_id.is_empty(), "must not be empty");
+    if file.admin_url.is_none() {
+        c.warnings.push("registry.admin_url is null: the manager cannot push to this replica".to_owned());
+    }
+    Some(Registry { proxy_id, admin_url: file.admin_url, resume_url: file.resume_url, interval })
+}
+
+fn breaker(c: &mut Check, file: file::Breaker) -> Breaker {
+    let open_min = c.some_time("breaker.open_min", file.open_min);
+    c.require("breaker.open_min", open_min <= file.open_max.0, "must not be longer than breaker.open_max");
+    c.require("breaker.shared_set", !file.shared_set.is_empty(), "must not be empty");
+    Breaker {
+        shared_set: file.shared_set,
+        shared_poll: c.some_time("breaker.shared_poll", file.shared_poll),
+        window: c.some_time("breaker.window", file.window),
+        min_sandboxes: count(c.at_least_one("breaker.min_sandboxes", file.min_sandboxes)),
+        open_min,
+        open_max: file.open_max.0,
+    }
+}
+
+fn upstream(c: &mut Check, file: &file::Upstream, dialect: Dialect) -> Upstream {
+    let wait = if dialect == Dialect::E2b { std::time::Duration::from_secs(1) } else { Default::default() };
+    Upstream {
+        connect_timeout: c.some_time("upstream.connect_timeout", file.connect_timeout),
+        silence_timeout: c.some_time("upstream.silence_timeout", file.silence_timeout),
+        pool_size: count(file.pool_size),
+        pool_idle: file.pool_idle.0,
+        cidrs: file.cidrs.as_ref().map(|list| c.networks("upstream.cidrs", list)),
+        host_ports: c.ports("upstream.host_ports", &file.host_ports),
+        port_open_wait: file.port_open_wait.map_or(wait, |span| span.0),
+    }
+}
+
+fn limits(c: &mut Check, file: &file::Limits, dialect: Dialect, pool: usize, machine: &Machine) -> Limits {
+    let size = |c: &mut Check, key: &str, bytes: u64, most: u64| {
+        c.require(key, bytes > 0, "must be more than 0");
+        if bytes > most {
+            c.fault(key, format!("the engine takes no more than {} KiB", most >> 10));
+        }
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    };
+    let head = size(c, "limits.head", file.head.0, ENGINE_HEAD);
+    let target = size(c, "limits.target", file.target.0, ENGINE_TARGET);
+    let headers = c.at_least_one("limits.headers", file.headers);
+    if headers > ENGINE_HEADERS {
+        c.fault("limits.headers", format!("the engine takes no more than {ENGINE_HEADERS}"));
+    }
+    let default_body = if dialect == Dialect::Cube { 256 << 20 } else { 0 };
+    let pool = u64::try_from(pool).unwrap_or(u64::MAX);
+    let fitting = machine.file_limit.saturating_sub(pool).saturating_sub(SPARE_FILES) / 2;
+    let connections = match file.connections {
+        Some(number) => count(c.at_least_one("limits.connections", number)),
+        None => {
+            if fitting < FEWEST_CONNECTIONS {
+                c.warnings.push(format!(
+                    "the limit of {} open files leaves room for few client connections; raise it (ulimit -n, \
+                     LimitNOFILE) or lower upstream.pool_size",
+                    machine.file_limit
+                ));
+            }
+            usize::try_from(fitting.max(FEWEST_CONNECTIONS)).unwrap_or(usize::MAX)
+        }
+    };
+    let some = |number: u32| (number > 0).then_some(number);
+    Limits {
+        body: Some(file.body.map_or(default_body, |size| size.0)).filter(|bytes| *bytes > 0),
+        head,
+        headers: count(headers),
+        target,
+        header_timeout: c.some_time("limits.header_timeout", file.header_timeout),
+        keepalive_idle: c.some_time("limits.keepalive_idle", file.keepalive_idle),
+        keepalive_requests: c.at_least_one("limits.keepalive_requests", file.keepalive_requests),
+        connections,
+        connections_per_ip: some(file.connections_per_ip),
+        requests_per_sandbox: some(file.requests_per_sandbox),
+        requests_per_ip: some(file.requests_per_ip),
+        h2_streams: c.at_least_one("limits.h2_streams", file.h2_streams),
+    }
+}
+
+fn response_cache(c: &mut Check, file: &file::ResponseCache) -> Option<ResponseCache> {
+    c.require(
+        "response_cache.max_object",
+        file.max_object.0 <= file.memory.0,
+        "must not be larger than response_cache.memory",
+    );
+    let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+    file.enabled.then(|| ResponseCache { memory: bytes(file.memory.0), max_object: bytes(file.max_object.0) })
+}
+
+fn access_log(c: &mut Check, file: &file::AccessLog) -> AccessLog {
+    let target = file.path.as_deref().filter(|path| !path.is_empty()).map(|path| match path {
+        "-" => AccessLogTarget::Stdout,
+        path => AccessLogTarget::File(c.path(path)),
+    });
+    AccessLog {
+        target,
+        format: match file.format {
+            file::AccessLogFormat::Cube => AccessLogFormat::Cube,
+            file::AccessLogFormat::Json => AccessLogFormat::Json,
+        },
+        redact_query: file.redact_query.iter().map(|key| key.to_lowercase()).collect(),
+    }
+}
+
+fn log(file: file::Log) -> Log {
+    Log {
+        level: match file.level {
+            file::LogLevel::Error => tracing::Level::ERROR,
+            file::LogLevel::Warn => tracing::Level::WARN,
+            file::LogLevel::Info => tracing::Level::INFO,
+            file::LogLevel::Debug => tracing::Level::DEBUG,
+            file::LogLevel::Trace => tracing::Level::TRACE,
+        },
+        format: match file.format {
+            file::LogFormat::Text => LogFormat::Text,
+            file::LogFormat::Json => LogFormat::Json,
+        },
+    }
+}
+
+fn server(c: &mut Check, file: &file::Server, machine: &Machine) -> Server {
+    let threads = file.threads.map_or(machine.cpus, |number| count(c.at_least_one("server.threads", number)));
+    c.require("server.threads", threads <= 1024, "must be at most 1024");
+    Server { threads, run_dir: file.run_dir.as_ref().map(|path| c.path(path)) }
+}
