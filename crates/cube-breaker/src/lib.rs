@@ -1,1 +1,19 @@
-//! See Cargo.toml.
+//! May this node be dialled? (lifecycle.md "Breaker")
+//!
+//! Two answers are joined: the faulty set that all replicas share through the store, and what
+//! connects of this process have told about a node. While nothing is wrong anywhere, asking costs
+//! two loads.
+
+mod breaker;
+mod follow;
+mod metrics;
+mod nodes;
+mod permit;
+mod settings;
+
+#[cfg(test)]
+mod scripted;
+
+pub use breaker::{Breaker, Verdict};
+pub use permit::{ConnectFailure, Permit};
+pub use settings::{BreakerError, Settings};

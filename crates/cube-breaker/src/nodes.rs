@@ -1,0 +1,385 @@
+//! What connects have told about nodes: a state machine of the time, without a clock of its own.
+//!
+//! A node is here only while something is wrong with it. Closed: failed connects are collected,
+//! one a sandbox; as many different sandboxes as it takes open the breaker, one connect that works
+//! forgets them all. Open: refused until its time is up, then one probe at a time. A probe that
+//! works closes it. A probe that fails tells of one sandbox only: it opens the breaker for twice
+//! the time, but until as many sandboxes have failed as it takes to open one, the others of the
+//! node still get their probe. So a dead sandbox that is asked for all the time cannot keep its
+//! neighbours away.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use cube_route::SandboxId;
+
+use crate::Settings;
+
+/// The most nodes kept; the one that has been quiet for longest goes first.
+pub(crate) const MAX_NODES: usize = 4096;
+
+/// What may be done with a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Allowed {
+    /// Dial.
+    Yes,
+    /// Dial; the connect decides whether the node is well again. Holds the node's probe place,
+    /// under this ticket, until it is reported or given back.
+    Probe(u64),
+    /// Do not.
+    No,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// Refused until then.
+    until: Instant,
+    /// How long it was refused this time, before jitter.
+    step: Duration,
+    /// The ticket of the probe under way.
+    probe: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Node {
+    /// The sandboxes whose connects failed, and when each did last: never more than it takes.
+    failed: Vec<(SandboxId, Instant)>,
+    open: Option<Open>,
+    touched: Instant,
+}
+
+/// What a report has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Nothing,
+    /// The breaker opened.
+    Tripped,
+    /// It closed.
+    Healed,
+}
+
+/// All nodes with something wrong.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes {
+    map: HashMap<IpAddr, Node, ahash::RandomState>,
+    tickets: u64,
+}
+
+impl Nodes {
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub(crate) fn open(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.map.iter().filter(|(_, node)| node.open.is_some()).map(|(ip, _)| *ip)
+    }
+
+    /// Whether `sandbox` (where the caller says so) may be dialled on the node `ip`.
+    pub(crate) fn check(
+        &mut self,
+        ip: IpAddr,
+        sandbox: Option<&SandboxId>,
+        now: Instant,
+        settings: &Settings,
+    ) -> Allowed {
+        let Some(node) = self.map.get_mut(&ip) else { return Allowed::Yes };
+        let Some(open) = &mut node.open else { return Allowed::Yes };
+        let tried = sandbox.is_none_or(|sandbox| node.failed.iter().any(|(id, _)| id == sandbox));
+        let others_turn = !tried && node.failed.len() < settings.min_sandboxes;
+        if open.probe.is_some() || (now < open.until && !others_turn) {
+            return Allowed::No;
+        }
+        if now >= open.until {
+            // A new round: everybody may be the one who finds the node well.
+            node.failed.clear();
+        }
+        self.tickets += 1;
+        open.probe = Some(self.tickets);
+        node.touched = now;
+        Allowed::Probe(self.tickets)
+    }
+
+    /// A connect to the node worked, or was refused by it, which only a node that lives does.
+    pub(crate) fn answered(&mut self, ip: IpAddr) -> Change {
+        match self.map.remove(&ip) {
+            Some(Node { open: Some(_), .. }) => Change::Healed,
+            _ => Change::Nothing,
+        }
+    }
+
+    /// A connect to the node told that it may be away.
+    pub(crate) fn failed(
+        &mut self,
+        ip: IpAddr,
+        sandbox: &SandboxId,
+        probe: Option<u64>,
+        now: Instant,
+        settings: &Settings,
+    ) -> Change {
+        self.make_room(ip, now, settings);
+        let node =
+            self.map.entry(ip).or_insert_with(|| Node { failed: Vec::new(), open: None, touched: now });
+        node.touched = now;
+        let window = settings.window;
+        if node.open.is_none() {
+            node.failed.retain(|(id, at)| id != sandbox && now.saturating_duration_since(*at) < window);
+            node.failed.push((sandbox.clone(), now));
+            if node.failed.len() < settings.min_sandboxes.max(1) {
+                return Change::Nothing;
+            }
+            let until = now + jitter(settings.open_min);
+            node.open = Some(Open { until, step: settings.open_min, probe: None });
+            return Change::Tripped;
+        }
+        // Connects that began before it opened tell nothing new.
+        if let (Some(open), Some(_)) = (&mut node.open, probe)
+            && open.probe == probe
+        {
+            open.probe = None;
+            if now >= open.until {
+                open.step = open.step.saturating_mul(2).clamp(settings.open_min, settings.open_max);
+                open.until = now + jitter(open.step);
+            }
+            if !node.failed.iter().any(|(id, _)| id == sandbox) {
+                node.failed.push((sandbox.clone(), now));
+            }
+        }
+        Change::Nothing
+    }
+
+    /// A probe ended without telling anything about the node.
+    pub(crate) fn give_back(&mut self, ip: IpAddr, probe: u64) {
+        if let Some(open) = self.map.get_mut(&ip).and_then(|node| node.open.as_mut())
+            && open.probe == Some(probe)
+        {
+            open.probe = None;
+        }
+    }
+
+    /// Forgets what is too old to count: failed connects outside the window, and open breakers
+    /// that nobody has asked about for longer than they would stay open.
+    pub(crate) fn forget_old(&mut self, now: Instant, settings: &Settings) {
+        self.map.retain(|_, node| match &node.open {
+            None => now.saturating_duration_since(node.touched) < settings.window,
+            Some(open) => open.probe.is_some() || now < open.until + settings.open_max,
+        });
+    }
+
+    fn make_room(&mut self, ip: IpAddr, now: Instant, settings: &Settings) {
+        if self.map.len() < MAX_NODES || self.map.contains_key(&ip) {
+            return;
+        }
+        self.forget_old(now, settings);
+        if self.map.len() >= MAX_NODES
+            && let Some(quiet) = self.map.iter().min_by_key(|(_, node)| node.touched).map(|(ip, _)| *ip)
+        {
+            self.map.remove(&quiet);
+        }
+    }
+}
+
+/// A tenth more or less, so that replicas do not probe in step.
+fn jitter(step: Duration) -> Duration {
+    step.mul_f64(0.9 + 0.2 * fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+    /// Nodes with a time that the test moves.
+    struct World {
+        nodes: Nodes,
+        settings: Settings,
+        now: Instant,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self { nodes: Nodes::default(), settings: Settings::default(), now: Instant::now() }
+        }
+
+        fn after(&mut self, seconds: f64) -> &mut Self {
+            self.now += Duration::from_secs_f64(seconds);
+            self
+        }
+
+        fn fail(&mut self, sandbox: &str) -> Change {
+            self.nodes.failed(NODE, &id(sandbox), None, self.now, &self.settings)
+        }
+
+        fn ask(&mut self, sandbox: &str) -> Allowed {
+            self.nodes.check(NODE, Some(&id(sandbox)), self.now, &self.settings)
+        }
+
+        fn probe(&mut self, sandbox: &str) -> u64 {
+            match self.ask(sandbox) {
+                Allowed::Probe(ticket) => ticket,
+                other => panic!("no probe but {other:?}"),
+            }
+        }
+
+        fn fail_probe(&mut self, sandbox: &str) {
+            let ticket = self.probe(sandbox);
+            self.nodes.failed(NODE, &id(sandbox), Some(ticket), self.now, &self.settings);
+        }
+
+        fn trip(&mut self) {
+            for sandbox in ["a", "b"] {
+                assert_eq!(self.fail(sandbox), Change::Nothing);
+            }
+            assert_eq!(self.fail("c"), Change::Tripped);
+        }
+    }
+
+    fn id(text: &str) -> SandboxId {
+        SandboxId::parse(text).unwrap()
+    }
+
+    #[test]
+    fn three_sandboxes_that_cannot_be_reached_open_it() {
+        let mut world = World::new();
+        world.trip();
+        assert_eq!(world.ask("d"), Allowed::No);
+        assert_eq!(
+            world.nodes.check(IpAddr::from([10, 0, 0, 2]), None, world.now, &world.settings),
+            Allowed::Yes
+        );
+    }
+
+    #[test]
+    fn one_dead_sandbox_never_opens_it_however_often_it_fails() {
+        let mut world = World::new();
+        for _ in 0..1000 {
+            assert_eq!(world.after(0.01).fail("a"), Change::Nothing);
+        }
+        assert_eq!(world.fail("b"), Change::Nothing);
+        assert_eq!(world.ask("c"), Allowed::Yes);
+    }
+
+    #[test]
+    fn a_connect_that_works_in_between_forgets_the_failed_ones() {
+        let mut world = World::new();
+        world.fail("a");
+        world.fail("b");
+        assert_eq!(world.nodes.answered(NODE), Change::Nothing);
+        assert_eq!(world.fail("c"), Change::Nothing);
+        assert_eq!(world.fail("d"), Change::Nothing);
+        assert_eq!(world.fail("e"), Change::Tripped);
+    }
+
+    #[test]
+    fn failed_connects_outside_the_window_do_not_count() {
+        let mut world = World::new();
+        world.fail("a");
+        world.fail("b");
+        assert_eq!(world.after(10.1).fail("c"), Change::Nothing);
+        assert_eq!(world.fail("d"), Change::Nothing);
+    }
+
+    #[test]
+    fn it_stays_open_for_its_time_and_then_lets_one_probe_through() {
+        let mut world = World::new();
+        world.trip();
+        assert_eq!(world.after(4.4).ask("d"), Allowed::No);
+        world.after(1.2).probe("d");
+        assert_eq!(world.ask("e"), Allowed::No, "one at a time");
+    }
+
+    #[test]
+    fn a_probe_that_works_closes_it() {
+        let mut world = World::new();
+        world.trip();
+        world.after(5.6).probe("d");
+        assert_eq!(world.nodes.answered(NODE), Change::Healed);
+        assert_eq!(world.ask("e"), Allowed::Yes);
+        assert_eq!(world.nodes.len(), 0);
+    }
+
+    #[test]
+    fn probes_that_fail_double_the_time_up_to_the_most() {
+        let mut world = World::new();
+        world.trip();
+        for step in [5.0, 10.0, 20.0, 40.0, 60.0, 60.0] {
+            assert_eq!(world.after(step * 0.89).ask("a"), Allowed::No, "{step}");
+            world.after(step * 0.22).fail_probe("a");
+        }
+    }
+
+    #[test]
+    fn a_probe_given_back_leaves_its_place_to_the_next() {
+        let mut world = World::new();
+        world.trip();
+        let ticket = world.after(5.6).probe("d");
+        world.nodes.give_back(NODE, ticket);
+        world.probe("e");
+        world.nodes.give_back(NODE, ticket);
+        assert_eq!(world.ask("f"), Allowed::No, "an old ticket frees nobody's place");
+    }
+
+    #[test]
+    fn a_dead_sandbox_does_not_take_its_neighbours_probes() {
+        let mut world = World::new();
+        world.trip();
+        world.after(5.6).fail_probe("a");
+        assert_eq!(world.ask("a"), Allowed::No);
+        world.probe("neighbour");
+        assert_eq!(world.nodes.answered(NODE), Change::Healed);
+    }
+
+    #[test]
+    fn when_enough_sandboxes_have_failed_their_probe_all_wait() {
+        let mut world = World::new();
+        world.trip();
+        world.after(5.6);
+        for sandbox in ["a", "b", "c"] {
+            world.fail_probe(sandbox);
+        }
+        assert_eq!(world.ask("d"), Allowed::No);
+        assert_eq!(world.after(8.9).ask("d"), Allowed::No, "the time doubled once, not thrice");
+        world.after(2.2).probe("d");
+    }
+
+    #[test]
+    fn a_connect_that_began_before_it_opened_changes_nothing() {
+        let mut world = World::new();
+        world.trip();
+        world.after(4.0);
+        for sandbox in ["d", "e", "f"] {
+            assert_eq!(world.fail(sandbox), Change::Nothing);
+        }
+        world.after(1.6).probe("g");
+    }
+
+    #[test]
+    fn what_is_old_is_forgotten() {
+        let mut world = World::new();
+        world.fail("a");
+        world.after(10.1);
+        world.nodes.forget_old(world.now, &world.settings);
+        assert_eq!(world.nodes.len(), 0);
+        world.trip();
+        world.after(60.0);
+        world.nodes.forget_old(world.now, &world.settings);
+        assert_eq!(world.nodes.len(), 1);
+        world.after(6.0);
+        world.nodes.forget_old(world.now, &world.settings);
+        assert_eq!(world.nodes.len(), 0);
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_the_quietest_node_goes() {
+        let mut world = World::new();
+        world.fail("a");
+        for node in 0..u32::try_from(MAX_NODES).unwrap() {
+            world.after(0.0001);
+            let ip = IpAddr::from(node.to_be_bytes());
+            world.nodes.failed(ip, &id("a"), None, world.now, &world.settings);
+        }
+        assert_eq!(world.nodes.len(), MAX_NODES);
+        assert!(!world.nodes.map.contains_key(&NODE));
+    }
+}

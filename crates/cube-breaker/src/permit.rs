@@ -1,0 +1,79 @@
+//! The leave to dial, and the report of what became of it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cube_route::SandboxId;
+
+use crate::Breaker;
+
+/// How a connect failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectFailure {
+    /// No answer in time: tells about the node.
+    TimedOut,
+    /// No way to the address: tells about the node.
+    Unreachable,
+    /// Refused: a port is closed in one sandbox, and the node lives.
+    Refused,
+    /// Anything else: tells nothing.
+    Other,
+}
+
+/// The leave to dial one address once. Reporting costs one load while nothing is wrong anywhere.
+/// Dropped without a report it gives its probe place back. To be reported for new connections
+/// only: one from a pool says nothing about the node now.
+pub struct Permit {
+    breaker: Arc<Breaker>,
+    /// None: the sandbox is on this node, and its connects tell nothing about a node.
+    node: Option<IpAddr>,
+    /// The probe place it holds.
+    probe: Option<u64>,
+    reported: AtomicBool,
+}
+
+impl Permit {
+    pub(crate) fn new(breaker: &Arc<Breaker>, node: Option<IpAddr>, probe: Option<u64>) -> Self {
+        Self { breaker: Arc::clone(breaker), node, probe, reported: AtomicBool::new(false) }
+    }
+
+    /// The connection was made.
+    pub fn connected(&self) {
+        self.reported.store(true, Ordering::Relaxed);
+        if let Some(node) = self.node {
+            self.breaker.answered(node);
+        }
+    }
+
+    /// The connect to `sandbox` failed.
+    pub fn failed(&self, sandbox: &SandboxId, failure: ConnectFailure) {
+        let Some(node) = self.node else { return };
+        match failure {
+            ConnectFailure::TimedOut | ConnectFailure::Unreachable => {
+                self.reported.store(true, Ordering::Relaxed);
+                self.breaker.failed(node, sandbox, self.probe);
+            }
+            ConnectFailure::Refused => {
+                self.reported.store(true, Ordering::Relaxed);
+                self.breaker.answered(node);
+            }
+            ConnectFailure::Other => {}
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let (Some(node), Some(probe), false) = (self.node, self.probe, *self.reported.get_mut()) {
+            self.breaker.give_back(node, probe);
+        }
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("node", &self.node).field("probe", &self.probe).finish_non_exhaustive()
+    }
+}
