@@ -16,4 +16,13 @@ pub enum EdgeError {
         /// What the system says.
         source: io::Error,
     },
+    /// The route cache cannot be made.
+    #[error(transparent)]
+    Resolver(#[from] cube_resolver::ResolverError),
+    /// The lifecycle cannot be made.
+    #[error(transparent)]
+    Lifecycle(#[from] cube_lifecycle::LifecycleError),
+    /// The breaker cannot be made.
+    #[error(transparent)]
+    Breaker(#[from] cube_breaker::BreakerError),
 }

@@ -1,18 +1,40 @@
 //! See Cargo.toml.
 
 mod access_log;
+mod admit;
 mod answer;
+mod back;
+mod context;
+mod control_plane;
+mod drain;
+mod driver;
+mod edge;
 mod error;
+mod failure;
+mod finish;
+mod forward;
+mod gateway;
+mod judge;
+mod live;
 mod metrics;
+mod peer;
+mod rate;
 mod reason;
+mod request_id;
 mod retcode;
+mod settings;
 
 pub use access_log::{AccessLog, Entry, Format as LogFormat, Settings as AccessLogSettings, UpstreamTry};
 pub use answer::{Asker, Dialect, Fault, OwnAnswer, Settings as AnswerSettings, is_preflight, render};
+pub use drain::{Drain, Stage};
+pub use driver::{BindError, CertificateError, Certificates, ConnectionLimits, Driver, Listener, Speaks};
+pub use edge::Edge;
 pub use error::EdgeError;
+pub use gateway::{Gateway, Parts};
 pub use metrics::{
     ConnectOutcome, ConnectionLimit, Direction, EdgeMetrics, Finished, FormClass, GaugeGuard, ListenerClass,
     MethodClass, ProtocolClass, RouteClass, TlsOutcome,
 };
 pub use reason::Reason;
 pub use retcode::Retcode;
+pub use settings::{ControlPlaneSettings, RequestLimits, Settings, UpstreamSettings};

@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn an_answer_of_the_upstream_carries_its_status() {
-        for (status, code) in [(200, 310_200), (201, 330_201), (404, 330_404), (500, 330_500), (799, 330_799)] {
+        for (status, code) in [(200, 310_200), (201, 330_201), (404, 330_404), (500, 330_500), (799, 330_799)]
+        {
             assert_eq!(Retcode::Passed(status).code(), code);
             assert_eq!(Retcode::Passed(status).wire(), code.to_string());
         }

@@ -52,17 +52,8 @@ pub struct Settings {
 
 impl Settings {
     /// The keys that are redacted by default.
-    pub const REDACT_QUERY: [&str; 9] = [
-        "token",
-        "access_token",
-        "signature",
-        "sig",
-        "key",
-        "secret",
-        "password",
-        "auth",
-        "x-amz-signature",
-    ];
+    pub const REDACT_QUERY: [&str; 9] =
+        ["token", "access_token", "signature", "sig", "key", "secret", "password", "auth", "x-amz-signature"];
 }
 
 impl Default for Settings {
@@ -152,8 +143,7 @@ impl AccessLog {
         let sink = Sink::open(&settings.path).map_err(failed)?;
         let queue = Arc::new(Queue::default());
         let formatter = Formatter::new(settings.format, Redactor::new(&settings.redact_query));
-        let writer =
-            Writer::new(sink, metrics.access_log_lines.clone(), metrics.access_log_dropped.clone());
+        let writer = Writer::new(sink, metrics.access_log_lines.clone(), metrics.access_log_dropped.clone());
         let work = Arc::clone(&queue);
         thread::Builder::new()
             .name("access-log".into())

@@ -116,7 +116,8 @@ fn shape(headers: &HeaderMap) -> Shape {
     if let Some(kind) = grpc(content_type) {
         return Shape::Grpc(kind);
     }
-    if headers.get("connect-protocol-version").is_some_and(|version| version.as_bytes().trim_ascii() == b"1") {
+    if headers.get("connect-protocol-version").is_some_and(|version| version.as_bytes().trim_ascii() == b"1")
+    {
         return ["application/connect+json", "application/connect+proto"]
             .into_iter()
             .find(|kind| content_type.eq_ignore_ascii_case(kind.as_bytes()))

@@ -345,9 +345,7 @@ impl Fault {
                 Saying::Text("Sandboxes cannot be looked up at the moment. Try again in a moment.")
             }
             Fault::Internal => Saying::Text("The proxy failed to handle this request."),
-            Fault::Pausing => {
-                Saying::Text("The sandbox is still transitioning. Try again in a moment.")
-            }
+            Fault::Pausing => Saying::Text("The sandbox is still transitioning. Try again in a moment."),
             Fault::Paused => Saying::Text("The sandbox is paused."),
             Fault::ResumeFailed => Saying::Text("The sandbox is paused and could not be resumed."),
             Fault::HeldTooMany => {

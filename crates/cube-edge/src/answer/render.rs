@@ -131,7 +131,10 @@ impl Content {
             (Shape::Page, Dialect::E2b) => {
                 let body = page::page(number, &saying.message(), asker.sandbox.as_ref(), fault.retcode());
                 let policy = HeaderValue::from_static(page::POLICY);
-                Self { extra: vec![("Content-Security-Policy", policy)], ..new("text/html; charset=utf-8", body) }
+                Self {
+                    extra: vec![("Content-Security-Policy", policy)],
+                    ..new("text/html; charset=utf-8", body)
+                }
             }
             (Shape::Json, Dialect::E2b) => new(JSON_UTF8, e2b(number, saying, asker).to_string()),
         }

@@ -1,1 +1,482 @@
+//! Every row of errors.md in both dialects, and the shapes an answer can take.
 
+use cube_route::{Port, SandboxId};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use serde_json::Value;
+
+use super::*;
+use crate::retcode::Retcode;
+
+const CUBE: Settings = Settings { dialect: Dialect::Cube, mask_existence: true };
+const CUBE_OPEN: Settings = Settings { dialect: Dialect::Cube, mask_existence: false };
+const E2B: Settings = Settings { dialect: Dialect::E2b, mask_existence: false };
+const E2B_MASKED: Settings = Settings { dialect: Dialect::E2b, mask_existence: true };
+
+const ALL: [Fault; 39] = [
+    Fault::BadTarget,
+    Fault::BadRequest,
+    Fault::BadHead,
+    Fault::TokenMissing,
+    Fault::TokenWrong,
+    Fault::EnvdControl { path: "/init" },
+    Fault::MethodNotAllowed,
+    Fault::HeadTimeout,
+    Fault::BodyTimeout,
+    Fault::Killed,
+    Fault::Revoked,
+    Fault::BodyTooLarge,
+    Fault::TargetTooLong,
+    Fault::HeadTooLarge,
+    Fault::TooManyForSandbox { limit: 3 },
+    Fault::TooManyFromAddress,
+    Fault::ResumeQuota,
+    Fault::StoreUnavailable,
+    Fault::Internal,
+    Fault::Pausing,
+    Fault::Paused,
+    Fault::ResumeFailed,
+    Fault::HeldTooMany,
+    Fault::DrainTimeout,
+    Fault::NoRecord,
+    Fault::NoHostIp,
+    Fault::NoSandboxIp,
+    Fault::NoMapping,
+    Fault::MalformedAddress,
+    Fault::ForbiddenAddress,
+    Fault::ConnectRefused,
+    Fault::ConnectFailed,
+    Fault::ConnectTimeout,
+    Fault::UpstreamCut,
+    Fault::UpstreamMalformed,
+    Fault::UpstreamTimeout,
+    Fault::ControlPlaneUnresolved,
+    Fault::FaultyNode,
+    Fault::BreakerOpen,
+];
+
+fn asker(method: Method, headers: &[(&str, &str)]) -> Asker {
+    let headers: HeaderMap = headers
+        .iter()
+        .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap()))
+        .collect();
+    Asker::new(&method, &headers).of(&SandboxId::parse("abc123").unwrap(), Port::new(8080).unwrap())
+}
+
+fn get() -> Asker {
+    asker(Method::GET, &[])
+}
+
+fn header<'a>(answer: &'a OwnAnswer, name: &str) -> Option<&'a str> {
+    let mut found = answer.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name));
+    let value = found.next().map(|(_, value)| value.to_str().unwrap());
+    assert!(found.next().is_none(), "{name} twice");
+    value
+}
+
+fn body(answer: &OwnAnswer) -> &str {
+    std::str::from_utf8(&answer.body).unwrap()
+}
+
+/// Status, return code on the wire, Retry-After.
+fn outline(answer: &OwnAnswer) -> (u16, u32, Option<&str>) {
+    let code = header(answer, "x-cube-retcode").unwrap().parse().unwrap();
+    assert_eq!(code, answer.wire_retcode.code());
+    (answer.status.as_u16(), code, header(answer, "retry-after"))
+}
+
+#[test]
+fn the_cube_dialect_says_what_the_table_says() {
+    for (fault, status, code, text, retry) in [
+        (Fault::BadTarget, 400, 310_400, "bad request", None),
+        (Fault::BadRequest, 400, 310_400, "bad request", None),
+        (Fault::BadHead, 400, 310_400, "bad request", None),
+        (Fault::TokenMissing, 403, 310_403, "forbidden", None),
+        (Fault::TokenWrong, 403, 310_403, "forbidden", None),
+        (Fault::EnvdControl { path: "/init" }, 404, 310_404, "not found", None),
+        (Fault::MethodNotAllowed, 405, 310_405, "method not allowed", None),
+        (Fault::HeadTimeout, 408, 310_408, "request timeout", None),
+        (Fault::BodyTimeout, 408, 310_408, "request timeout", None),
+        (Fault::Killed, 410, 310_410, "gone", None),
+        (Fault::Revoked, 410, 310_410, "gone", None),
+        (Fault::BodyTooLarge, 413, 310_413, "payload too large", None),
+        (Fault::TargetTooLong, 414, 310_414, "uri too long", None),
+        (Fault::HeadTooLarge, 431, 310_431, "header fields too large", None),
+        (Fault::TooManyForSandbox { limit: 3 }, 429, 310_429, "too many requests", Some("1")),
+        (Fault::TooManyFromAddress, 429, 310_429, "too many requests", Some("1")),
+        (Fault::ResumeQuota, 429, 310_429, "too many requests", Some("1")),
+        (Fault::StoreUnavailable, 503, 310_500, "service unavailable", Some("1")),
+        (Fault::Internal, 500, 310_501, "internal error", None),
+        (Fault::Pausing, 503, 310_503, "service unavailable", Some("2")),
+        (Fault::Paused, 503, 310_503, "service unavailable", Some("5")),
+        (Fault::ResumeFailed, 503, 310_503, "service unavailable", Some("5")),
+        (Fault::HeldTooMany, 503, 310_503, "service unavailable", Some("5")),
+        (Fault::DrainTimeout, 503, 310_503, "service unavailable", Some("5")),
+        (Fault::NoRecord, 404, 310_507, "not found", None),
+        (Fault::NoHostIp, 404, 310_507, "not found", None),
+        (Fault::NoSandboxIp, 404, 310_507, "not found", None),
+        (Fault::NoMapping, 404, 310_507, "not found", None),
+        (Fault::MalformedAddress, 502, 310_508, "bad gateway", None),
+        (Fault::ForbiddenAddress, 502, 310_508, "bad gateway", None),
+        (Fault::ConnectRefused, 502, 310_509, "bad gateway", None),
+        (Fault::ConnectFailed, 502, 310_509, "bad gateway", None),
+        (Fault::ConnectTimeout, 504, 310_509, "gateway timeout", None),
+        (Fault::UpstreamCut, 502, 310_509, "bad gateway", None),
+        (Fault::UpstreamMalformed, 502, 310_509, "bad gateway", None),
+        (Fault::UpstreamTimeout, 504, 310_509, "gateway timeout", None),
+        (Fault::ControlPlaneUnresolved, 502, 310_509, "bad gateway", None),
+        (Fault::FaultyNode, 500, 340_500, "backend unavailable", Some("1")),
+        (Fault::BreakerOpen, 500, 340_500, "backend unavailable", Some("1")),
+    ] {
+        let answer = render(fault, &get(), CUBE_OPEN);
+        assert_eq!(outline(&answer), (status, code, retry), "{fault:?}");
+        assert_eq!(body(&answer), format!("{{\"error\":\"{text}\"}}\n"), "{fault:?}");
+        assert_eq!(header(&answer, "content-type"), Some("application/json"));
+        assert_eq!((answer.log_retcode, answer.reason), (fault.retcode(), fault.reason()));
+        assert!(!answer.success);
+    }
+}
+
+#[test]
+fn the_e2b_dialect_says_what_its_sdks_expect() {
+    let not_found = r#"{"sandboxId":"abc123","message":"The sandbox was not found","code":502}"#;
+    let not_open = r#"{"sandboxId":"abc123","message":"The sandbox is running but port is not open","port":8080,"code":502}"#;
+    let missing = r#"{"sandboxId":"abc123","message":"Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' is missing","code":403}"#;
+    let wrong = r#"{"sandboxId":"abc123","message":"Sandbox is secured with traffic access token. Provided token in header 'e2b-traffic-access-token' is invalid","code":403}"#;
+    let changing = r#"{"sandboxId":"abc123","message":"The sandbox is still transitioning. Try again in a moment.","code":409}"#;
+    let many = r#"{"sandboxId":"abc123","message":"The sandbox has too many concurrent incoming connections (limit: 3)","code":429,"connectionLimit":3}"#;
+    let control = r#"{"message":"This endpoint is reserved for the control plane and is not reachable through the sandbox URL","path":"/init","code":404}"#;
+    for (fault, status, code, retry, text) in [
+        (Fault::TokenMissing, 403, 310_403, None, missing),
+        (Fault::TokenWrong, 403, 310_403, None, wrong),
+        (Fault::EnvdControl { path: "/init" }, 404, 310_404, None, control),
+        (Fault::Killed, 502, 310_410, None, not_found),
+        (Fault::Revoked, 502, 310_410, None, not_found),
+        (Fault::TooManyForSandbox { limit: 3 }, 429, 310_429, Some("1"), many),
+        (Fault::Pausing, 409, 310_503, Some("2"), changing),
+        (Fault::NoRecord, 502, 310_507, None, not_found),
+        (Fault::NoHostIp, 502, 310_507, None, not_found),
+        (Fault::NoSandboxIp, 502, 310_507, None, not_found),
+        (Fault::NoMapping, 502, 310_507, None, not_open),
+        (Fault::MalformedAddress, 502, 310_508, None, not_found),
+        (Fault::ForbiddenAddress, 502, 310_508, None, not_found),
+        (Fault::ConnectRefused, 502, 310_509, None, not_open),
+        (Fault::ConnectFailed, 502, 310_509, None, not_open),
+        (Fault::UpstreamCut, 502, 310_509, None, not_open),
+        (Fault::UpstreamMalformed, 502, 310_509, None, not_open),
+    ] {
+        let answer = render(fault, &get(), E2B);
+        assert_eq!(outline(&answer), (status, code, retry), "{fault:?}");
+        assert_eq!(body(&answer), text, "{fault:?}");
+        assert_eq!(header(&answer, "content-type"), Some("application/json; charset=utf-8"));
+    }
+}
+
+#[test]
+fn the_other_answers_of_the_e2b_dialect_cannot_be_taken_for_a_dead_sandbox() {
+    for (fault, status, code, retry) in [
+        (Fault::BadTarget, 400, 310_400, None),
+        (Fault::BadRequest, 400, 310_400, None),
+        (Fault::BadHead, 400, 310_400, None),
+        (Fault::MethodNotAllowed, 405, 310_405, None),
+        (Fault::HeadTimeout, 408, 310_408, None),
+        (Fault::BodyTimeout, 408, 310_408, None),
+        (Fault::BodyTooLarge, 413, 310_413, None),
+        (Fault::TargetTooLong, 414, 310_414, None),
+        (Fault::HeadTooLarge, 431, 310_431, None),
+        (Fault::TooManyFromAddress, 429, 310_429, Some("1")),
+        (Fault::ResumeQuota, 429, 310_429, Some("1")),
+        (Fault::StoreUnavailable, 503, 310_500, Some("1")),
+        (Fault::Internal, 500, 310_501, None),
+        (Fault::Paused, 503, 310_503, Some("5")),
+        (Fault::ResumeFailed, 503, 310_503, Some("5")),
+        (Fault::HeldTooMany, 503, 310_503, Some("5")),
+        (Fault::DrainTimeout, 503, 310_503, Some("5")),
+        (Fault::ConnectTimeout, 504, 310_509, None),
+        (Fault::UpstreamTimeout, 504, 310_509, None),
+        (Fault::FaultyNode, 503, 340_500, Some("1")),
+        (Fault::BreakerOpen, 503, 340_500, Some("1")),
+    ] {
+        let answer = render(fault, &get(), E2B);
+        assert_eq!(outline(&answer), (status, code, retry), "{fault:?}");
+        let Value::Object(fields) = serde_json::from_slice(&answer.body).unwrap() else {
+            panic!("{fault:?}: no object")
+        };
+        assert_eq!(fields.keys().collect::<Vec<_>>(), ["sandboxId", "message", "code"], "{fault:?}");
+        assert_eq!((&fields["sandboxId"], &fields["code"]), (&"abc123".into(), &status.into()));
+        let message = fields["message"].as_str().unwrap();
+        assert!(!message.contains("was not found") && !message.contains("port is not open"), "{message}");
+    }
+}
+
+#[test]
+fn no_sandbox_id_is_said_where_none_was_read() {
+    let answer = render(Fault::BadTarget, &Asker::new(&Method::GET, &HeaderMap::new()), E2B);
+    assert_eq!(body(&answer), r#"{"message":"The request does not name a sandbox and a port.","code":400}"#);
+    for fault in [Fault::ConnectRefused, Fault::ControlPlaneUnresolved] {
+        let answer = render(fault, &Asker::default(), E2B);
+        assert_eq!(body(&answer), r#"{"message":"The upstream cannot be reached.","code":502}"#);
+    }
+}
+
+#[test]
+fn every_answer_has_the_common_headers_once_and_its_length() {
+    let askers = [
+        get(),
+        asker(Method::HEAD, &[]),
+        asker(Method::GET, &[("sec-fetch-mode", "navigate")]),
+        asker(Method::POST, &[("connect-protocol-version", "1")]),
+        asker(Method::POST, &[("content-type", "application/grpc")]),
+        asker(Method::OPTIONS, &[("origin", "https://a.example"), ("access-control-request-method", "PUT")]),
+    ];
+    for fault in ALL {
+        for (at, asker) in askers.iter().enumerate() {
+            for settings in [CUBE, CUBE_OPEN, E2B, E2B_MASKED] {
+                let answer = render(fault, asker, settings);
+                assert_eq!(header(&answer, "cache-control"), Some("no-store"));
+                assert_eq!(header(&answer, "x-content-type-options"), Some("nosniff"));
+                assert!(header(&answer, "x-cube-retcode").is_some());
+                let length = header(&answer, "content-length").map(|length| length.parse::<usize>().unwrap());
+                match at {
+                    5 => assert_eq!((answer.status.as_u16(), length), (204, None)),
+                    1 => assert!(length > Some(0) && answer.body.is_empty()),
+                    _ => assert_eq!(length, Some(answer.body.len())),
+                }
+                let head = answer.head(HeaderValue::from_static("rid")).unwrap();
+                assert_eq!(head.headers.get_all("x-cube-request-id").iter().count(), 1);
+                assert_eq!(head.headers.len(), answer.headers.len() + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refused_token_cannot_be_told_from_an_unknown_sandbox() {
+    let askers = [
+        get(),
+        asker(Method::HEAD, &[("origin", "https://a.example")]),
+        asker(Method::GET, &[("accept", "text/html")]),
+        asker(
+            Method::POST,
+            &[("connect-protocol-version", "1"), ("content-type", "application/connect+proto")],
+        ),
+        asker(Method::POST, &[("content-type", "application/grpc+proto")]),
+        asker(Method::OPTIONS, &[("origin", "https://a.example"), ("access-control-request-method", "PUT")]),
+    ];
+    for settings in [CUBE, E2B_MASKED] {
+        for asker in &askers {
+            let unknown = render(Fault::NoRecord, asker, settings);
+            for fault in [Fault::TokenMissing, Fault::TokenWrong] {
+                let refused = render(fault, asker, settings);
+                assert_eq!(refused.status, unknown.status);
+                assert_eq!(refused.headers, unknown.headers);
+                assert_eq!(refused.body, unknown.body);
+                assert_eq!(refused.wire_retcode, Retcode::NoRoute);
+                assert_eq!((refused.log_retcode, refused.reason), (Retcode::Forbidden, fault.reason()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_405_says_what_is_allowed() {
+    let allow = header(&render(Fault::MethodNotAllowed, &get(), CUBE), "allow").map(String::from);
+    assert_eq!(allow.as_deref(), Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+    assert_eq!(header(&render(Fault::NoRecord, &get(), CUBE), "allow"), None);
+}
+
+#[test]
+fn a_page_is_for_browsers_that_navigate() {
+    const CHROME: (&str, &str) = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64) Chrome/130.0");
+    const HTML: (&str, &str) = ("accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+    for (headers, page) in [
+        (&[CHROME, HTML][..], true),
+        (&[("accept", "Text/HTML;q=0.9, application/json")], true),
+        (&[("accept", "application/json, text/html")], false),
+        (&[("accept", "*/*"), ("accept", "text/html")], true),
+        (&[("sec-fetch-mode", "navigate"), ("accept", "application/json")], true),
+        (&[("sec-fetch-mode", "cors"), HTML], false),
+        (&[("sec-fetch-mode", "websocket"), HTML], false),
+        (&[HTML, ("x-requested-with", "XMLHttpRequest")], false),
+        (&[HTML, ("upgrade", "websocket")], false),
+        (&[CHROME, ("accept", "*/*")], false),
+        (&[CHROME], false),
+        (&[("accept", "text/html-like")], false),
+    ] {
+        let answer = render(Fault::NoRecord, &asker(Method::GET, headers), E2B);
+        assert_eq!(outline(&answer), (502, 310_507, None), "{headers:?}");
+        assert_eq!(body(&answer).contains("<html"), page, "{headers:?}");
+        let policy = page.then_some("default-src 'none'; style-src 'unsafe-inline'");
+        assert_eq!(header(&answer, "content-security-policy"), policy);
+        let cube = render(Fault::NoRecord, &asker(Method::GET, headers), CUBE);
+        assert_eq!(body(&cube), "{\"error\":\"not found\"}\n");
+    }
+    let page = render(Fault::NoMapping, &asker(Method::GET, &[HTML]), E2B);
+    assert_eq!(header(&page, "content-type"), Some("text/html; charset=utf-8"));
+    for part in ["The sandbox is running but port is not open", "abc123", "8080", "310507"] {
+        assert!(body(&page).contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_connect_request_gets_a_connect_error() {
+    for (fault, status, code) in [
+        (Fault::BadTarget, 400, "invalid_argument"),
+        (Fault::MethodNotAllowed, 405, "invalid_argument"),
+        (Fault::TargetTooLong, 414, "invalid_argument"),
+        (Fault::HeadTooLarge, 431, "invalid_argument"),
+        (Fault::TokenWrong, 403, "permission_denied"),
+        (Fault::EnvdControl { path: "/init" }, 404, "unavailable"),
+        (Fault::Killed, 502, "unavailable"),
+        (Fault::NoMapping, 502, "unavailable"),
+        (Fault::Paused, 503, "unavailable"),
+        (Fault::BodyTimeout, 408, "deadline_exceeded"),
+        (Fault::UpstreamTimeout, 504, "deadline_exceeded"),
+        (Fault::Pausing, 409, "aborted"),
+        (Fault::BodyTooLarge, 413, "resource_exhausted"),
+        (Fault::ResumeQuota, 429, "resource_exhausted"),
+        (Fault::Internal, 500, "internal"),
+    ] {
+        let version = ("connect-protocol-version", "1");
+        let asker_of = |kind| asker(Method::POST, &[version, ("content-type", kind)]);
+        let message = fault.saying(true).message();
+        let error = format!(r#"{{"code":"{code}","message":"{message}"}}"#);
+
+        let unary = render(fault, &asker_of("application/proto"), E2B);
+        assert_eq!(outline(&unary), (status, fault.retcode().code(), header(&unary, "retry-after")));
+        assert_eq!(body(&unary), error);
+        assert_eq!(header(&unary, "content-type"), Some("application/json"));
+
+        for kind in ["application/connect+json", "application/connect+proto"] {
+            let stream = render(fault, &asker_of(&format!("{kind}; charset=utf-8")), E2B);
+            assert_eq!((stream.status.as_u16(), stream.success), (200, false));
+            assert_eq!(header(&stream, "content-type"), Some(kind));
+            let (frame, end) = stream.body.split_at(5);
+            assert_eq!(frame[0], 2);
+            assert_eq!(frame[1..], u32::try_from(end.len()).unwrap().to_be_bytes());
+            assert_eq!(std::str::from_utf8(end).unwrap(), format!("{{\"error\":{error}}}"));
+        }
+        let cube = render(fault, &asker_of("application/connect+json"), CUBE);
+        assert!(body(&cube).starts_with("{\"error\":\""));
+    }
+    let other = asker(Method::POST, &[("connect-protocol-version", "2")]);
+    assert!(body(&render(Fault::NoRecord, &other, E2B)).starts_with("{\"sandboxId\""));
+}
+
+#[test]
+fn a_grpc_request_gets_trailers_in_both_dialects() {
+    for (fault, code) in [
+        (Fault::BadTarget, "3"),
+        (Fault::TokenMissing, "7"),
+        (Fault::EnvdControl { path: "/init" }, "5"),
+        (Fault::NoRecord, "5"),
+        (Fault::NoHostIp, "5"),
+        (Fault::NoMapping, "14"),
+        (Fault::MethodNotAllowed, "12"),
+        (Fault::HeadTimeout, "4"),
+        (Fault::Killed, "9"),
+        (Fault::BodyTooLarge, "8"),
+        (Fault::TargetTooLong, "8"),
+        (Fault::TooManyForSandbox { limit: 3 }, "8"),
+        (Fault::HeadTooLarge, "8"),
+        (Fault::ConnectTimeout, "4"),
+        (Fault::UpstreamTimeout, "4"),
+        (Fault::ConnectRefused, "14"),
+        (Fault::UpstreamCut, "14"),
+        (Fault::StoreUnavailable, "14"),
+        (Fault::Internal, "14"),
+        (Fault::Pausing, "14"),
+        (Fault::ForbiddenAddress, "14"),
+        (Fault::FaultyNode, "14"),
+    ] {
+        let headers = [("content-type", "application/grpc+proto"), ("connect-protocol-version", "1")];
+        for (settings, message) in [(CUBE_OPEN, fault.text().into()), (E2B, fault.saying(true).message())] {
+            let answer = render(fault, &asker(Method::POST, &headers), settings);
+            assert_eq!((answer.status.as_u16(), answer.body.len(), answer.success), (200, 0, false));
+            assert_eq!(header(&answer, "grpc-status"), Some(code), "{fault:?}");
+            assert_eq!(header(&answer, "grpc-message"), Some(&*message), "{fault:?}");
+            assert_eq!(header(&answer, "content-type"), Some("application/grpc"));
+            assert_eq!(answer.wire_retcode, fault.retcode());
+        }
+    }
+    let masked =
+        render(Fault::TokenMissing, &asker(Method::POST, &[("content-type", "application/grpc")]), CUBE);
+    assert_eq!(header(&masked, "grpc-status"), Some("5"));
+    let web = asker(Method::POST, &[("content-type", "application/grpc-web+proto")]);
+    assert_eq!(header(&render(Fault::NoRecord, &web, CUBE), "content-type"), Some("application/grpc-web"));
+}
+
+#[test]
+fn a_request_with_origin_may_read_the_codes() {
+    let answer = render(Fault::NoRecord, &asker(Method::GET, &[("origin", "https://a.example")]), CUBE);
+    assert_eq!(header(&answer, "access-control-allow-origin"), Some("*"));
+    assert_eq!(header(&answer, "access-control-expose-headers"), Some("X-Cube-Request-Id, X-Cube-Retcode"));
+    assert_eq!(header(&render(Fault::NoRecord, &get(), CUBE), "access-control-allow-origin"), None);
+}
+
+#[test]
+fn a_preflight_is_answered_with_what_it_asks_for_and_the_code_it_stands_for() {
+    let headers = [
+        ("origin", "https://a.example"),
+        ("access-control-request-method", "PUT"),
+        ("access-control-request-headers", "x-one,  x-two"),
+        ("access-control-request-headers", "x-three"),
+    ];
+    for fault in ALL {
+        for settings in [CUBE, E2B] {
+            let answer = render(fault, &asker(Method::OPTIONS, &headers), settings);
+            assert_eq!(answer.status.as_u16(), 204, "{fault:?}");
+            assert!(answer.body.is_empty() && answer.success);
+            for (name, value) in [
+                ("access-control-allow-origin", "*"),
+                ("access-control-allow-methods", "PUT"),
+                ("access-control-allow-headers", "x-one, x-two, x-three"),
+                ("access-control-max-age", "5"),
+                ("vary", "Origin, Access-Control-Request-Method, Access-Control-Request-Headers"),
+            ] {
+                assert_eq!(header(&answer, name), Some(value), "{fault:?}");
+            }
+            assert_eq!(header(&answer, "content-type"), None);
+            assert_eq!(answer.log_retcode, fault.retcode());
+        }
+    }
+    let bare = asker(Method::OPTIONS, &headers[..2]);
+    assert_eq!(header(&render(Fault::Paused, &bare, CUBE), "access-control-allow-headers"), None);
+}
+
+#[test]
+fn a_preflight_that_asks_for_no_token_is_malformed() {
+    for bad in [
+        &[("access-control-request-method", "PU T")][..],
+        &[("access-control-request-method", "")],
+        &[("access-control-request-method", "GET"), ("access-control-request-method", "PUT")],
+        &[("access-control-request-method", "PUT"), ("access-control-request-headers", "x-one, x two")],
+        &[("access-control-request-method", "PUT"), ("access-control-request-headers", "x(one)")],
+    ] {
+        let headers = [&[("origin", "https://a.example")], bad].concat();
+        for fault in [Fault::NoRecord, Fault::TokenWrong] {
+            let answer = render(fault, &asker(Method::OPTIONS, &headers), CUBE);
+            assert_eq!(outline(&answer), (400, 310_400, None), "{bad:?}");
+            assert_eq!(body(&answer), "{\"error\":\"bad request\"}\n");
+        }
+    }
+}
+
+#[test]
+fn options_without_what_makes_a_preflight_is_an_ordinary_request() {
+    for headers in [&[][..], &[("origin", "https://a.example")], &[("access-control-request-method", "PUT")]]
+    {
+        let answer = render(Fault::NoRecord, &asker(Method::OPTIONS, headers), CUBE);
+        assert_eq!(outline(&answer), (404, 310_507, None));
+    }
+    let get = [("origin", "https://a.example"), ("access-control-request-method", "PUT")];
+    assert_eq!(outline(&render(Fault::NoRecord, &asker(Method::GET, &get), CUBE)).0, 404);
+}
+
+#[test]
+fn words_of_the_cube_dialect_need_no_escaping() {
+    for fault in ALL {
+        let answer = render(fault, &get(), CUBE);
+        let fields: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert!(fields["error"].is_string(), "{fault:?}");
+    }
+}

@@ -117,7 +117,8 @@ impl EdgeMetrics {
             "Bytes of bodies and tunnels: in from clients, out to clients.",
             &["direction"],
         )?;
-        let handshakes = make.counters("tls_handshakes_total", "TLS handshakes with clients.", &["outcome"])?;
+        let handshakes =
+            make.counters("tls_handshakes_total", "TLS handshakes with clients.", &["outcome"])?;
         let certificates = make.gauges(
             "tls_certificate_expiry_timestamp_seconds",
             "When a configured certificate expires, unix seconds.",
@@ -153,7 +154,8 @@ impl EdgeMetrics {
                 "Time the proxy itself adds before a request goes upstream, without holding and connecting.",
                 exponential_buckets(0.000_025, 2.0, 16)?,
             )?,
-            upstream_reused: make.counter("upstream_reused_total", "Requests sent on a pooled connection.")?,
+            upstream_reused: make
+                .counter("upstream_reused_total", "Requests sent on a pooled connection.")?,
             upstream_retries: make.counter("upstream_retries_total", "Second routes and second sendings.")?,
             open_streams: make.gauge("open_streams", "Answers under way.")?,
             open_websockets: make.gauge("open_websockets", "Upgraded connections.")?,
@@ -366,7 +368,9 @@ mod tests {
         let edges: Vec<f64> = out
             .lines()
             .filter(|line| {
-                line.starts_with(r#"cube_proxy_request_duration_seconds_bucket{method="GET",result="fail",route="other""#)
+                line.starts_with(
+                    r#"cube_proxy_request_duration_seconds_bucket{method="GET",result="fail",route="other""#,
+                )
             })
             .filter_map(|line| line.split("le=\"").nth(1)?.split('"').next()?.parse().ok())
             .collect();
@@ -398,7 +402,9 @@ mod tests {
         let guard = metrics.inflight(RouteClass::Exec);
         let _open = metrics.connection(ListenerClass::Https, ProtocolClass::H2);
         assert!(text(&registry).contains(r#"cube_proxy_inflight_requests{route="sandbox_exec"} 1"#));
-        assert!(text(&registry).contains(r#"cube_proxy_client_connections{listener="https",protocol="h2"} 1"#));
+        assert!(
+            text(&registry).contains(r#"cube_proxy_client_connections{listener="https",protocol="h2"} 1"#)
+        );
         drop(guard);
         assert!(text(&registry).contains(r#"cube_proxy_inflight_requests{route="sandbox_exec"} 0"#));
     }

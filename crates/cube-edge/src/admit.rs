@@ -1,0 +1,318 @@
+//! The first phase: is this a request that may go on, and whom does it name?
+
+use bytes::Bytes;
+use cube_route::{BadRequest, Listener, Port, RequestHead, envd_control_route, sandbox_view};
+use http::{Method, Version, header};
+use pingora_core::{Error, ErrorSource, ErrorType, Result};
+use pingora_proxy::Session;
+
+use crate::answer::{Asker, Fault, render};
+use crate::context::{Context, Destination, Outcome};
+use crate::driver::Speaks;
+use crate::edge::Shared;
+use crate::metrics::RouteClass;
+use crate::reason::Reason;
+use crate::retcode::Retcode;
+
+/// Why a request does not go on.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The proxy answers.
+    Fault(Fault),
+    /// The client has left: nobody is there to be answered.
+    Left,
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Stop::Fault(fault)
+    }
+}
+
+impl Shared {
+    /// The request phase. `Ok(true)`: an answer was sent.
+    pub(crate) async fn request(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        self.settle(session, ctx);
+        let admitted = match self.admit(session, ctx) {
+            Ok(()) => self.judge(session, ctx).await,
+            Err(fault) => Err(fault.into()),
+        };
+        match admitted {
+            Ok(()) => Ok(false),
+            Err(Stop::Fault(fault)) => {
+                self.answer(session, ctx, fault).await?;
+                Ok(true)
+            }
+            Err(Stop::Left) => {
+                ctx.outcome = Some(Outcome {
+                    status: 499,
+                    retcode: Retcode::ClientClosed,
+                    reason: Reason::ClientClosed,
+                });
+                let mut error = Error::new(ErrorType::ConnectionClosed);
+                error.esource = ErrorSource::Downstream;
+                Err(error)
+            }
+        }
+    }
+
+    /// Time-outs and keep-alive of this request, which the engine sets anew for each.
+    fn settle(&self, session: &mut Session, ctx: &Context) {
+        let silence = Some(ctx.settings.upstream.silence_timeout);
+        session.set_read_timeout(silence);
+        session.set_write_timeout(silence);
+        if session.get_keepalive().is_some() {
+            let idle = ctx.settings.connections.keepalive_idle;
+            // The engine counts whole seconds, and 0 would mean for ever.
+            let seconds = idle.as_secs() + u64::from(idle.subsec_nanos() > 0);
+            session.set_keepalive((!self.drain.closing()).then_some(seconds.max(1)));
+        }
+    }
+
+    /// Checks the head and reads whom it names.
+    fn admit(&self, session: &mut Session, ctx: &mut Context) -> Result<(), Fault> {
+        let head_bytes =
+            session.downstream_session.as_http1().map_or(0, |session| session.get_headers_raw_bytes().len());
+        let both_framings = has_both_framings(session);
+        let target_changed = engine_changed_target(session);
+        let body_empty = session.is_body_empty();
+        let request = session.req_header_mut();
+        ctx.method = request.method.clone();
+        if let Some(id) = sandbox_view::request_id(&request.headers)
+            && let Ok(id) = http::HeaderValue::from_str(id)
+        {
+            ctx.request_id = id;
+        }
+        let settings = ctx.settings.clone();
+        let Some(origin) = ctx.origin.clone() else { return Err(Fault::Internal) };
+
+        // Who asks, as far as peers in front are believed.
+        let peer = origin.conn.peer.ip().to_canonical();
+        let forwarded =
+            sandbox_view::forwarded_for(&request.headers, peer, |address| settings.trusts(address));
+        ctx.seen.real_ip = Some(forwarded.real_ip);
+        ctx.seen.forwarded_for = forwarded.chain.and_then(|chain| http::HeaderValue::from_str(&chain).ok());
+
+        // Whom it names, before anything may refuse it, so that log and answer can say it.
+        let target = Bytes::copy_from_slice(request.raw_path());
+        let authority =
+            if request.version == Version::HTTP_2 { request.uri.authority().cloned() } else { None };
+        let read = cube_route::read(
+            &RequestHead {
+                version: request.version,
+                method: &request.method,
+                target: &target,
+                authority: authority.as_ref().map(http::uri::Authority::as_str),
+                headers: &request.headers,
+                listener: if origin.conn.speaks == Speaks::Grpc { Listener::Grpc } else { Listener::Data },
+            },
+            &settings.rules,
+        );
+        let mut control_plane = false;
+        let named = match read {
+            Ok(read) => {
+                ctx.host = Bytes::copy_from_slice(read.host.as_bytes());
+                if read.origin_form.as_ref() != target.as_ref() {
+                    ctx.origin_form = Some(Bytes::copy_from_slice(&read.origin_form));
+                }
+                control_plane = read.target.is_none() && settings.is_control_plane(read.host);
+                ctx.target = read.target;
+                let upstream = ctx.upstream_target(&target);
+                let path = upstream.split(|b| *b == b'?').next().unwrap_or_default();
+                ctx.route_class = std::str::from_utf8(path).map_or(RouteClass::Other, RouteClass::of);
+                if ctx.target.is_some() || control_plane { Ok(()) } else { Err(Fault::BadTarget) }
+            }
+            Err(error) => Err(fault_of(error)),
+        };
+
+        ctx.gauges.inflight = Some(self.metrics.inflight(ctx.route_class));
+        let limits = &settings.limits;
+        if target.len() > limits.target {
+            return Err(Fault::TargetTooLong);
+        }
+        let fields = request.headers.len();
+        let head_bytes =
+            if head_bytes > 0 { head_bytes } else { h2_head_len(&request.headers) + target.len() };
+        // On HTTP/2 the authority stands for Host, which counts.
+        let host_field = usize::from(authority.is_some() && !request.headers.contains_key(header::HOST));
+        if head_bytes > limits.head || fields + host_field > limits.headers {
+            return Err(Fault::HeadTooLarge);
+        }
+        if matches!(request.method, Method::TRACE | Method::CONNECT) {
+            return Err(Fault::MethodNotAllowed);
+        }
+        if both_framings || target_changed || !good_framing(request) {
+            return Err(Fault::BadRequest);
+        }
+        named?;
+
+        if let Some(limit) = limits.requests_per_ip
+            && !self.rate.allows(forwarded.real_ip, limit, ctx.started)
+        {
+            return Err(Fault::TooManyFromAddress);
+        }
+        if let Some(target) = &ctx.target
+            && target.port == Port::ENVD
+            && !settings.allows_envd_control(peer)
+        {
+            let raw = ctx.origin_form.as_deref().unwrap_or(request.raw_path());
+            if let Some(path) = envd_control_route(&target.upstream_target(raw)) {
+                return Err(Fault::EnvdControl { path });
+            }
+        }
+        if let (Some(limit), Some(length)) = (limits.body, content_length(request))
+            && length > limit
+        {
+            return Err(Fault::BodyTooLarge);
+        }
+
+        ctx.upgrade = keep_real_upgrade(request, &ctx.target, &settings);
+        ctx.grpc = request.version == Version::HTTP_2
+            && (origin.conn.speaks == Speaks::Grpc || is_grpc(&request.headers));
+        if control_plane {
+            ctx.destination = Destination::ControlPlane;
+        }
+        if body_empty && !ctx.upgrade {
+            ctx.body.request_done = true;
+            if request.version != Version::HTTP_2 {
+                origin.conn.join_next_head();
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the proxy's own answer.
+    pub(crate) async fn answer(&self, session: &mut Session, ctx: &mut Context, fault: Fault) -> Result<()> {
+        let settings = ctx.settings.answers;
+        let request = session.req_header();
+        let asker = Asker::new(&request.method, &request.headers);
+        let asker = match &ctx.target {
+            Some(target) => asker.of(&target.id, target.port),
+            None => asker,
+        };
+        let shown = if ctx.veiled { Fault::StoreUnavailable } else { fault };
+        let own = render(shown, &asker, settings);
+        let status = if own.success { own.status.as_u16() } else { shown.status(settings.dialect) };
+        let (retcode, reason) =
+            if ctx.veiled { (fault.retcode(), fault.reason()) } else { (own.log_retcode, own.reason) };
+        ctx.outcome = Some(Outcome { status, retcode, reason });
+        ctx.seen.head_sent = Some(own.status.as_u16());
+        if !ctx.body.request_done
+            && let Some(origin) = &ctx.origin
+        {
+            origin.conn.linger_on_close();
+        }
+        let head = Box::new(own.head(ctx.request_id.clone())?);
+        let empty = own.body.is_empty();
+        session.write_response_header(head, empty).await?;
+        if !empty {
+            ctx.body.down = own.body.len() as u64;
+            session.write_response_body(Some(own.body), true).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A head that names no sandbox in any form is told so; one that is no good head, that.
+fn fault_of(error: BadRequest) -> Fault {
+    match error {
+        BadRequest::Id(_)
+        | BadRequest::Port(_)
+        | BadRequest::HeaderPair
+        | BadRequest::HeaderTwice
+        | BadRequest::PathForm
+        | BadRequest::NoForm => Fault::BadTarget,
+        _ => Fault::BadRequest,
+    }
+}
+
+/// Whether the engine took something away from the target (it cuts a `#` and what follows), so
+/// that it would not reach the sandbox as it was sent.
+fn engine_changed_target(session: &Session) -> bool {
+    let Some(http1) = session.downstream_session.as_http1() else { return false };
+    let raw = http1.get_headers_raw_bytes();
+    let line = raw.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii();
+    let sent = line.split(|b| *b == b' ').nth(1).unwrap_or_default();
+    sent != session.req_header().raw_path()
+}
+
+/// Transfer-Encoding beside Content-Length, which the engine has silently dropped by now: what was
+/// sent is looked at, and only where there is a Transfer-Encoding at all.
+fn has_both_framings(session: &Session) -> bool {
+    if !session.req_header().headers.contains_key(header::TRANSFER_ENCODING) {
+        return false;
+    }
+    let Some(session) = session.downstream_session.as_http1() else { return true };
+    session.get_headers_raw_bytes().split(|b| *b == b'\n').any(|line| {
+        let name = line.split(|b| *b == b':').next().unwrap_or_default();
+        name.trim_ascii().eq_ignore_ascii_case(b"content-length")
+    })
+}
+
+/// RFC 9112, 6: the one transfer coding is chunked, and a length is one number. The engine has
+/// refused lengths that differ; equal ones become one.
+fn good_framing(request: &mut pingora_http::RequestHeader) -> bool {
+    let mut codings = request.headers.get_all(header::TRANSFER_ENCODING).iter();
+    if let Some(coding) = codings.next() {
+        let chunked = coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+        if !chunked || codings.next().is_some() {
+            return false;
+        }
+    }
+    let mut lengths = request.headers.get_all(header::CONTENT_LENGTH).iter();
+    let Some(first) = lengths.next() else { return true };
+    if lengths.next().is_none() && first.as_bytes().iter().all(u8::is_ascii_digit) {
+        return true;
+    }
+    match content_length(request) {
+        Some(length) => request.insert_header(header::CONTENT_LENGTH, length).is_ok(),
+        None => false,
+    }
+}
+
+/// The length of the body as the head says it; the first of a list of equal ones.
+fn content_length(request: &pingora_http::RequestHeader) -> Option<u64> {
+    let value = request.headers.get(header::CONTENT_LENGTH)?;
+    let first = value.to_str().ok()?.split(',').next()?.trim();
+    (!first.is_empty() && first.bytes().all(|b| b.is_ascii_digit())).then(|| first.parse().ok())?
+}
+
+fn h2_head_len(headers: &http::HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}
+
+fn is_grpc(headers: &http::HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes());
+    let start = kind.and_then(|kind| kind.get(.."application/grpc".len()));
+    start.is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"))
+}
+
+/// Whether the request asks for an upgrade that is passed on; where it does not, the field goes,
+/// so that the engine sees none either (connections.md, WebSocket and upgrades).
+fn keep_real_upgrade(
+    request: &mut pingora_http::RequestHeader,
+    target: &Option<cube_route::Target>,
+    settings: &crate::settings::Settings,
+) -> bool {
+    if !request.headers.contains_key(header::UPGRADE) {
+        return false;
+    }
+    let nominated = crate::forward::connection_tokens(&request.headers)
+        .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
+    let mut protocols = request.headers.get_all(header::UPGRADE).iter();
+    let protocol = protocols.next().map(|value| value.as_bytes().trim_ascii()).unwrap_or_default();
+    let names =
+        |name: &[u8]| protocol.split(|b| *b == b',').any(|one| one.trim_ascii().eq_ignore_ascii_case(name));
+    let only_websocket = settings.answers.dialect == crate::answer::Dialect::E2b
+        && target.as_ref().is_some_and(|target| target.port == Port::ENVD);
+    let real = request.version == Version::HTTP_11
+        && nominated
+        && protocols.next().is_none()
+        && !protocol.is_empty()
+        && !names(b"h2c")
+        && (!only_websocket || protocol.eq_ignore_ascii_case(b"websocket"));
+    if !real {
+        request.remove_header(&header::UPGRADE);
+    }
+    real
+}

@@ -1,0 +1,227 @@
+//! What the client gets back (routing.md): the answer's head, and both bodies as they pass.
+
+use std::time::{Duration, Instant};
+
+use cube_route::{Form, REMOVED_IN_PATH_FORM, WayBack};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
+use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+
+use crate::answer::Fault;
+use crate::context::{Context, Destination};
+use crate::edge::Shared;
+use crate::live::Ended;
+use crate::metrics::Direction;
+use crate::peer::fail;
+use crate::retcode::Retcode;
+
+/// How often a sandbox's activity is stamped while bytes move.
+const STAMP_EVERY: Duration = Duration::from_secs(5);
+
+static HOP_BY_HOP: [HeaderName; 4] = [
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::TRAILER,
+    header::UPGRADE,
+];
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-cube-request-id");
+static RETCODE: HeaderName = HeaderName::from_static("x-cube-retcode");
+static REFRESH: HeaderName = HeaderName::from_static("refresh");
+static SERVICE_WORKER: HeaderName = HeaderName::from_static("service-worker-allowed");
+
+impl Shared {
+    /// Turns the sandbox's head into the client's.
+    pub(crate) fn answer_head(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        remove_hop_by_hop(response)?;
+        let status = response.status;
+        if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(()); // the answer is still to come
+        }
+        self.answered(ctx, status.as_u16());
+        if matches!(ctx.destination, Destination::Sandbox(_)) {
+            way_back(session, response, ctx)?;
+        }
+        response.remove_header(&REQUEST_ID);
+        response.remove_header(&RETCODE);
+        response.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
+        response.insert_header("X-Cube-Retcode", Retcode::Passed(status.as_u16()).wire())?;
+        if status == StatusCode::NO_CONTENT {
+            response.remove_header(&header::CONTENT_LENGTH);
+        }
+        if session.req_header().version < Version::HTTP_11 {
+            // An HTTP/1.0 client knows no chunks: the end of its body is the end of the connection.
+            response.remove_header(&header::TRANSFER_ENCODING);
+            if !response.headers.contains_key(header::CONTENT_LENGTH) && ctx.method != Method::HEAD {
+                session.set_keepalive(None);
+            }
+        }
+        if self.drain.closing() {
+            session.set_keepalive(None);
+        }
+        Ok(())
+    }
+
+    fn answered(&self, ctx: &mut Context, status: u16) {
+        ctx.seen.head_sent = Some(status);
+        let Some(attempt) = ctx.attempts.list.last_mut() else { return };
+        let waited = attempt.begun.elapsed();
+        attempt.status = Some(status);
+        self.metrics.upstream_first_byte.observe(waited.as_secs_f64());
+        let status_switches = status == 101;
+        ctx.gauges.stream = Some(self.metrics.stream());
+        ctx.gauges.websocket = status_switches.then(|| self.metrics.websocket());
+    }
+
+    /// A piece of the client's body has come.
+    pub(crate) fn body_up(&self, bytes: usize, end: bool, ctx: &mut Context) -> Result<()> {
+        ctx.body.up += bytes as u64;
+        ctx.body.request_done |= end;
+        if let Some(ended) = ended(ctx) {
+            return Err(fail(ctx, ended));
+        }
+        let upgraded = ctx.seen.head_sent == Some(101);
+        if let Some(limit) = ctx.settings.limits.body
+            && ctx.body.up > limit
+            && !upgraded
+        {
+            return Err(fail(ctx, Fault::BodyTooLarge));
+        }
+        self.metrics.bytes(Direction::In, bytes as u64);
+        self.moved(bytes, ctx);
+        Ok(())
+    }
+
+    /// A piece of the sandbox's body has come.
+    pub(crate) fn body_down(&self, bytes: usize, end: bool, ctx: &mut Context) -> Result<()> {
+        ctx.body.down += bytes as u64;
+        // The end of what is cut short because of a kill must not pass for its end.
+        if let Some(ended) = ended(ctx)
+            && (end || bytes > 0)
+        {
+            return Err(fail(ctx, ended));
+        }
+        self.metrics.bytes(Direction::Out, bytes as u64);
+        self.moved(bytes, ctx);
+        Ok(())
+    }
+
+    fn moved(&self, bytes: usize, ctx: &mut Context) {
+        if bytes == 0 {
+            return;
+        }
+        let now = Instant::now();
+        ctx.body.moved = Some(now);
+        if ctx.stamped.is_some_and(|stamped| now.saturating_duration_since(stamped) >= STAMP_EVERY) {
+            self.stamp(ctx);
+        }
+    }
+}
+
+/// What to say of a request that was ended from outside.
+pub(crate) fn ended(ctx: &Context) -> Option<Fault> {
+    match ctx.place.as_ref()?.live.ended()? {
+        Ended::Killed => Some(Fault::Killed),
+        Ended::Revoked => Some(Fault::Revoked),
+    }
+}
+
+fn remove_hop_by_hop(response: &mut ResponseHeader) -> Result<()> {
+    let switching = response.status == StatusCode::SWITCHING_PROTOCOLS;
+    if response.headers.contains_key(header::CONNECTION) {
+        let nominated: Vec<HeaderName> = crate::forward::connection_tokens(&response.headers)
+            .filter_map(|token| HeaderName::from_bytes(token).ok())
+            .filter(|name| {
+                // Framing is the engine's; an upgrade's own fields stay with it.
+                *name != header::CONTENT_LENGTH
+                    && *name != header::TRANSFER_ENCODING
+                    && !(switching && *name == header::UPGRADE)
+            })
+            .collect();
+        for name in &nominated {
+            response.remove_header(name);
+        }
+        response.remove_header(&header::CONNECTION);
+    }
+    if switching {
+        response.insert_header(header::CONNECTION, "Upgrade")?;
+    }
+    for name in &HOP_BY_HOP {
+        if response.headers.contains_key(name) && !(switching && *name == header::UPGRADE) {
+            response.remove_header(name);
+        }
+    }
+    // The engine has refused lengths that differ; equal ones become one.
+    let mut lengths = response.headers.get_all(header::CONTENT_LENGTH).iter();
+    if let (Some(first), Some(_)) = (lengths.next(), lengths.next()) {
+        let first = first.clone();
+        response.insert_header(header::CONTENT_LENGTH, first)?;
+    }
+    Ok(())
+}
+
+/// Moves what the sandbox says about places back to where the client sees them.
+fn way_back(session: &Session, response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
+    let Some(target) = &ctx.target else { return Ok(()) };
+    if target.form != Form::Path && ctx.masked_host.is_none() {
+        return Ok(());
+    }
+    let client_host = std::str::from_utf8(&ctx.host).unwrap_or_default();
+    let origin_form = ctx.origin_form(session.req_header().raw_path());
+    let scheme = match &ctx.seen.forwarded_proto {
+        Some(proto) if proto.as_bytes() == b"https" => "https",
+        _ => "http",
+    };
+    let back = WayBack {
+        prefix: target.prefix(origin_form),
+        client_host,
+        client_scheme: scheme,
+        upstream_host: ctx.masked_host.as_ref().map_or(client_host, crate::edge::header_text),
+    };
+    rewrite(response, &header::LOCATION, |value| back.location(value))?;
+    rewrite(response, &header::CONTENT_LOCATION, |value| back.location(value))?;
+    rewrite(response, &REFRESH, |value| back.refresh(value))?;
+    if back.prefix.is_some() {
+        rewrite(response, &header::SET_COOKIE, |value| back.set_cookie(value))?;
+        rewrite(response, &SERVICE_WORKER, |value| back.service_worker_allowed(value))?;
+        for name in REMOVED_IN_PATH_FORM {
+            response.remove_header(*name);
+        }
+    }
+    Ok(())
+}
+
+/// Puts each value of a field through `change`; fields that do not change stay as they are.
+fn rewrite(
+    response: &mut ResponseHeader,
+    name: &HeaderName,
+    change: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Result<()> {
+    if !response.headers.contains_key(name) {
+        return Ok(());
+    }
+    let values: Vec<(HeaderValue, bool)> = response
+        .headers
+        .get_all(name)
+        .iter()
+        .map(|value| match change(value.as_bytes()) {
+            Some(changed) => HeaderValue::from_bytes(&changed)
+                .map(|value| (value, true))
+                .or_err(ErrorType::InvalidHTTPHeader, "a rewritten answer header"),
+            None => Ok((value.clone(), false)),
+        })
+        .collect::<std::result::Result<_, Box<Error>>>()?;
+    if !values.iter().any(|(_, changed)| *changed) {
+        return Ok(());
+    }
+    response.remove_header(name);
+    for (value, _) in values {
+        response.append_header(name, value)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! What is known of one client connection while it lives.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+use bytes::Bytes;
+use tokio::net::TcpStream;
+
+use crate::metrics::ListenerClass;
+
+/// What a data listener speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speaks {
+    /// Plain HTTP/1.1.
+    Http,
+    /// TLS, HTTP/2 or HTTP/1.1 by ALPN.
+    Https,
+    /// Plaintext HTTP/2 with prior knowledge.
+    Grpc,
+}
+
+impl Speaks {
+    /// The listener's name in the configuration, in metrics and in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Speaks::Http => "http",
+            Speaks::Https => "https",
+            Speaks::Grpc => "grpc",
+        }
+    }
+
+    /// The listener in metrics.
+    pub(crate) fn class(self) -> ListenerClass {
+        match self {
+            Speaks::Http => ListenerClass::Http,
+            Speaks::Https => ListenerClass::Https,
+            Speaks::Grpc => ListenerClass::Grpc,
+        }
+    }
+
+    /// `http` or `https`, as a client of this listener would write it.
+    #[must_use]
+    pub fn scheme(self) -> &'static str {
+        if matches!(self, Speaks::Https) { "https" } else { "http" }
+    }
+}
+
+/// Where an HTTP/1.1 connection is between two requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    /// No byte of the next request has come.
+    Idle = 0,
+    /// Some bytes have, and the whole head is due within `limits.header_timeout`.
+    Head = 1,
+    /// The head is in: the engine and the phases of the proxy have the request.
+    Open = 2,
+}
+
+/// Answers what the engine refuses without asking anybody: a head that cannot be parsed, CONNECT,
+/// a head that does not come in time.
+pub(crate) trait Refuse: Send + Sync {
+    /// The bytes of the whole answer with that status; counts and logs it.
+    fn refuse(&self, conn: &Conn, status: u16) -> Bytes;
+}
+
+/// One client connection. Shared by its stream, its requests and the table of connections.
+pub(crate) struct Conn {
+    /// The client's address as the socket tells it.
+    pub(crate) peer: SocketAddr,
+    /// The address that was connected to.
+    pub(crate) local: SocketAddr,
+    /// The listener it came in on.
+    pub(crate) speaks: Speaks,
+    /// The socket: to look whether the client has left, and to end the connection from outside.
+    pub(crate) tcp: Arc<TcpStream>,
+    refuse: Arc<dyn Refuse>,
+    phase: AtomicU8,
+    requests: AtomicU32,
+    join_head: AtomicBool,
+    reset: AtomicBool,
+    linger: AtomicBool,
+}
+
+impl Conn {
+    pub(crate) fn new(
+        peer: SocketAddr,
+        local: SocketAddr,
+        speaks: Speaks,
+        tcp: Arc<TcpStream>,
+        refuse: Arc<dyn Refuse>,
+    ) -> Self {
+        Self {
+            peer,
+            local,
+            speaks,
+            tcp,
+            refuse,
+            phase: AtomicU8::new(Phase::Head as u8),
+            requests: AtomicU32::new(0),
+            join_head: AtomicBool::new(false),
+            reset: AtomicBool::new(false),
+            linger: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Idle,
+            1 => Phase::Head,
+            _ => Phase::Open,
+        }
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    /// Counts a request; its number on this connection, from 1.
+    pub(crate) fn next_request(&self) -> u32 {
+        self.requests.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+
+    /// Requests so far.
+    pub(crate) fn requests(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// The next answer's head waits for the first piece of its body, so that both leave in one
+    /// write. Only for a request without a body: there the engine reads on while it waits for
+    /// the upstream, and that read sends a head whose body is late.
+    pub(crate) fn join_next_head(&self) {
+        self.join_head.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take_join_head(&self) -> bool {
+        self.join_head.load(Ordering::Relaxed) && self.join_head.swap(false, Ordering::Relaxed)
+    }
+
+    /// The connection ends with a reset: a close would look like the end of the body.
+    pub(crate) fn reset_on_close(&self) {
+        self.reset.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn resets_on_close(&self) -> bool {
+        self.reset.load(Ordering::Relaxed)
+    }
+
+    /// The client is still sending what nobody will read: take some of it before closing, or the
+    /// kernel resets the connection and the answer is lost.
+    pub(crate) fn linger_on_close(&self) {
+        self.linger.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lingers_on_close(&self) -> bool {
+        self.linger.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn refusal(&self, status: u16) -> Bytes {
+        self.refuse.refuse(self, status)
+    }
+
+    /// Makes the next read end, so that the engine gives up the request under way; an answer that
+    /// has not begun can still be written.
+    pub(crate) fn end_reading(&self) {
+        // An error says that the connection is gone already.
+        let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Read);
+    }
+
+    /// Ends the connection at once, whatever it is doing.
+    pub(crate) fn shut(&self) {
+        // An error says that the connection is gone already.
+        let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Both);
+    }
+}
+
+impl fmt::Debug for Conn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Conn").field("peer", &self.peer).field("speaks", &self.speaks).finish_non_exhaustive()
+    }
+}

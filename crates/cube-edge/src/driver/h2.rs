@@ -1,0 +1,137 @@
+//! One HTTP/2 connection: a task for each of its streams.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pingora_core::apps::HttpServerApp;
+use pingora_core::protocols::Digest;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::v2::server::{self, H2Accept, HttpSession};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use super::stream::ClientStream;
+use super::{Conn, ConnectionLimits, Driver, Kill, ORIGIN, Origin};
+use crate::drain::Stage;
+
+/// Requests that the engine refuses before the connection is given up, as in its own loop.
+const MALFORMED_MOST: usize = 32;
+/// A whole body may be under way while the peer's acknowledgement is: the protocol's 64 KiB
+/// would make one upload wait for a round trip each 64 KiB.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+
+/// Counts the streams in flight and says when there are none.
+#[derive(Default)]
+struct Streams {
+    active: AtomicUsize,
+    idle: Notify,
+}
+
+struct StreamGuard(Arc<Streams>);
+
+impl Streams {
+    fn enter(self: &Arc<Self>) -> StreamGuard {
+        self.active.fetch_add(1, Ordering::AcqRel);
+        StreamGuard(self.clone())
+    }
+
+    fn none(&self) -> bool {
+        self.active.load(Ordering::Acquire) == 0
+    }
+
+    async fn idle(&self) {
+        loop {
+            // Made before the look: from then on no notice is missed.
+            let notice = self.idle.notified();
+            if self.none() {
+                return;
+            }
+            notice.await;
+        }
+    }
+
+    /// Returns when there has been no stream for `quiet`.
+    async fn idle_for(&self, quiet: Duration) {
+        self.idle().await;
+        tokio::time::sleep(quiet).await;
+    }
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        if self.0.active.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
+    pub(super) async fn serve_h2(
+        &self,
+        stream: ClientStream,
+        conn: Arc<Conn>,
+        limits: &ConnectionLimits,
+        deadline: Instant,
+    ) {
+        // From the engine's defaults, which are bounded; the protocol library's are not.
+        let mut options = server::default_h2_options();
+        options
+            .max_concurrent_streams(limits.h2_streams)
+            .max_header_list_size(u32::try_from(limits.head.saturating_mul(2)).unwrap_or(u32::MAX))
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW);
+        let Ok(Ok(mut h2)) = timeout_at(deadline, server::handshake(Box::new(stream), Some(options))).await
+        else {
+            return;
+        };
+        let digest = Arc::new(Digest::default());
+        let streams = Arc::new(Streams::default());
+        let shutdown = self.shutdown_watch();
+        let (mut malformed, mut leaving) = (0, false);
+        loop {
+            let worn = conn.requests() >= limits.keepalive_requests;
+            let accepted = tokio::select! {
+                biased;
+                // GOAWAY waits for an idle connection: a widely used client gives up every
+                // stream of a connection that announces its end.
+                () = async { self.drain.reached(Stage::Closing).await; streams.idle().await; }, if !leaving => {
+                    h2.graceful_shutdown();
+                    leaving = true;
+                    continue;
+                }
+                accepted = HttpSession::from_h2_conn(&mut h2, digest.clone()) => accepted,
+                () = streams.idle(), if worn && !leaving => {
+                    h2.graceful_shutdown();
+                    leaving = true;
+                    continue;
+                }
+                () = streams.idle_for(limits.keepalive_idle) => return,
+            };
+            match accepted {
+                Ok(Some(H2Accept::Session(session))) => {
+                    let kill = Arc::new(Kill::default());
+                    let origin = Origin { conn: conn.clone(), kill: Some(kill.clone()) };
+                    let (app, shutdown, guard) = (self.app.clone(), shutdown.clone(), streams.enter());
+                    tokio::spawn(ORIGIN.scope(origin, async move {
+                        tokio::select! {
+                            _ = app.process_new_http(ServerSession::new_http2(session), &shutdown) => {}
+                            () = kill.killed() => {}
+                        }
+                        drop(guard);
+                    }));
+                }
+                Ok(Some(H2Accept::Rejected)) => {
+                    conn.refusal(400);
+                    malformed += 1;
+                    if malformed >= MALFORMED_MOST {
+                        tracing::debug!("HTTP/2 connection given up after {malformed} malformed requests");
+                        return;
+                    }
+                }
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! A listening socket of the data plane.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use super::{Certificates, Speaks};
+
+const BACKLOG: u32 = 4096;
+/// A peer that vanished without a word is found after `KEEP_IDLE + 3 * KEEP_INTERVAL`, long before
+/// the silence limit (connections.md, Timeouts).
+const KEEP_IDLE: Duration = Duration::from_secs(15);
+const KEEP_INTERVAL: Duration = Duration::from_secs(5);
+const KEEP_PROBES: u32 = 3;
+/// How long accepting pauses when the process is out of descriptors.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Why a listener cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("listen.{listener}: cannot listen on {address}: {source}")]
+pub struct BindError {
+    /// The listener's name in the configuration.
+    pub listener: &'static str,
+    /// The address that was asked for.
+    pub address: SocketAddr,
+    /// What the system said.
+    #[source]
+    pub source: io::Error,
+}
+
+/// An open listening socket, and what is spoken on it.
+pub struct Listener {
+    socket: TcpListener,
+    pub(super) speaks: Speaks,
+    pub(super) certificates: Option<Arc<Certificates>>,
+}
+
+impl Listener {
+    /// Opens the socket. `certificates` are needed for, and only for, [`Speaks::Https`]. Must be
+    /// called within the runtime that will serve.
+    ///
+    /// # Errors
+    /// [`BindError`] when the system refuses the address.
+    pub fn bind(
+        address: SocketAddr,
+        speaks: Speaks,
+        certificates: Option<Arc<Certificates>>,
+    ) -> Result<Self, BindError> {
+        let open = || -> io::Result<TcpListener> {
+            let socket = open_socket(address)?;
+            // Inherited by every connection, so that accepting costs no further system call.
+            sockopt::set_tcp_nodelay(&socket, true)?;
+            sockopt::set_socket_keepalive(&socket, true)?;
+            sockopt::set_tcp_keepidle(&socket, KEEP_IDLE)?;
+            sockopt::set_tcp_keepintvl(&socket, KEEP_INTERVAL)?;
+            sockopt::set_tcp_keepcnt(&socket, KEEP_PROBES)?;
+            socket.listen(BACKLOG)
+        };
+        let socket = open().map_err(|source| BindError { listener: speaks.name(), address, source })?;
+        Ok(Self { socket, speaks, certificates })
+    }
+
+    /// The address that is listened on.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()
+    }
+
+    /// Hands every accepted connection to `take`, for ever.
+    pub(super) async fn accept(&self, take: impl Fn(TcpStream)) {
+        loop {
+            match self.socket.accept().await {
+                Ok((tcp, _)) => take(tcp),
+                Err(error) if out_of_descriptors(&error) => {
+                    tracing::warn!(listener = self.speaks.name(), %error, "accepting pauses");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                // The client was gone before it was accepted.
+                Err(error) => tracing::debug!(listener = self.speaks.name(), %error, "accept failed"),
+            }
+        }
+    }
+}
+
+/// A socket bound to `address`, shared with a successor of this process by `SO_REUSEPORT`.
+pub(crate) fn open_socket(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+fn out_of_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM]
+        .iter()
+        .any(|code| error.raw_os_error() == Some(code.raw_os_error()))
+}

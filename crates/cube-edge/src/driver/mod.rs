@@ -1,0 +1,246 @@
+//! From an accepted connection to its requests: the connection driver.
+//!
+//! It takes the place of the engine's own services, since deadlines, limits, draining, kills and
+//! the memory of an idle connection all hang on it (docs/architecture.md, "What the engine
+//! handles, what we handle"). The engine gets one request at a time, through
+//! `HttpServerApp::process_new_http`, which it offers for accept loops like this.
+
+mod conn;
+mod h1;
+mod h2;
+mod listener;
+mod stream;
+mod table;
+mod tls;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use pingora_core::apps::HttpServerApp;
+use pingora_core::server::ShutdownWatch;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout_at};
+
+pub use conn::Speaks;
+pub(crate) use conn::{Conn, Phase, Refuse};
+pub use listener::{BindError, Listener};
+use stream::{ClientStream, Socket, Transport};
+use table::{Place, Refused, Table};
+pub use tls::{CertificateError, Certificates};
+
+use crate::drain::{Drain, Stage};
+use crate::metrics::{ConnectionLimit, EdgeMetrics, ProtocolClass, TlsOutcome};
+
+/// The bounds of client connections (config.md, `limits`).
+#[derive(Debug, Clone)]
+pub struct ConnectionLimits {
+    /// The most open connections; beyond it they are accepted and closed at once.
+    pub connections: usize,
+    /// The same for one address; 0: none.
+    pub connections_per_ip: usize,
+    /// How long a request's whole head may take; the TLS handshake is part of the first one's.
+    pub header_timeout: Duration,
+    /// How long a connection may wait for its next request.
+    pub keepalive_idle: Duration,
+    /// The most requests on one connection.
+    pub keepalive_requests: u32,
+    /// The most bytes of a head.
+    pub head: usize,
+    /// Streams of one HTTP/2 connection.
+    pub h2_streams: u32,
+}
+
+/// Ends one HTTP/2 request from outside.
+#[derive(Default)]
+pub(crate) struct Kill {
+    killed: AtomicBool,
+    wake: Notify,
+}
+
+impl Kill {
+    pub(crate) fn kill(&self) {
+        self.killed.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    async fn killed(&self) {
+        while !self.killed.load(Ordering::Acquire) {
+            self.wake.notified().await;
+        }
+    }
+}
+
+/// What a request's task knows of where the request came from.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    pub(crate) conn: Arc<Conn>,
+    /// HTTP/2 only: an HTTP/1.1 request is ended through its connection.
+    pub(crate) kill: Option<Arc<Kill>>,
+}
+
+tokio::task_local! {
+    /// The engine makes a request's context without saying for whom; this says it.
+    pub(crate) static ORIGIN: Origin;
+}
+
+/// Drives the connections of all data listeners into one engine.
+pub struct Driver<A> {
+    app: Arc<A>,
+    limits: ArcSwap<ConnectionLimits>,
+    table: Arc<Table>,
+    drain: Arc<Drain>,
+    metrics: Arc<EdgeMetrics>,
+    refuse: Arc<dyn Refuse>,
+    /// The engine's own shutdown flag. Never set: draining is ours. The sender is kept because a
+    /// dropped one counts as set.
+    shutdown: watch::Sender<bool>,
+    turned_away: AtomicU64,
+}
+
+impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
+    pub(crate) fn new(
+        app: Arc<A>,
+        limits: ConnectionLimits,
+        drain: Arc<Drain>,
+        metrics: Arc<EdgeMetrics>,
+        refuse: Arc<dyn Refuse>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            app,
+            limits: ArcSwap::from_pointee(limits),
+            table: Table::new(),
+            drain,
+            metrics,
+            refuse,
+            shutdown: watch::Sender::new(false),
+            turned_away: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes new limits; connections that are open keep the ones they began with.
+    pub fn update(&self, limits: ConnectionLimits) {
+        self.limits.store(Arc::new(limits));
+    }
+
+    /// Client connections open now.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.table.open()
+    }
+
+    /// Accepts on `listener` until the drain closes it.
+    pub async fn serve(self: Arc<Self>, listener: Listener) {
+        let certificates = listener.certificates.clone();
+        tokio::select! {
+            () = listener.accept(|tcp| self.clone().take(tcp, listener.speaks, certificates.clone())) => {}
+            () = self.drain.reached(Stage::Closing) => {}
+        }
+    }
+
+    /// After the drain has begun to close: ends idle connections, then waits for the others to
+    /// end by themselves or for [`Stage::Over`], and ends what is left.
+    pub async fn finish(&self) {
+        self.table.shut(false);
+        tokio::select! {
+            () = self.table.emptied() => return,
+            () = self.drain.reached(Stage::Over) => {}
+        }
+        self.table.shut(true);
+        // What does not notice within a second is left to the end of the process.
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.table.emptied()).await;
+    }
+
+    fn take(self: Arc<Self>, tcp: TcpStream, speaks: Speaks, certificates: Option<Arc<Certificates>>) {
+        let accepted = Instant::now();
+        let (Ok(peer), Ok(local)) = (tcp.peer_addr(), tcp.local_addr()) else {
+            return; // gone already
+        };
+        let limits = self.limits.load_full();
+        let place =
+            match self.table.admit(peer.ip().to_canonical(), limits.connections, limits.connections_per_ip) {
+                Ok(place) => place,
+                Err(refused) => return self.turn_away(refused),
+            };
+        tokio::spawn(async move {
+            let tcp = Arc::new(tcp);
+            let conn = Arc::new(Conn::new(peer, local, speaks, tcp.clone(), self.refuse.clone()));
+            place.hold(&conn);
+            let deadline = accepted + limits.header_timeout;
+            match certificates {
+                None => {
+                    self.speak(Transport::Plain(Socket(tcp)), conn, &limits, deadline, speaks == Speaks::Grpc)
+                        .await
+                }
+                Some(certificates) => {
+                    // Boxed, so that a plain connection does not carry the size of a handshake.
+                    Box::pin(self.handshake(tcp, conn, &limits, deadline, &certificates)).await;
+                }
+            }
+            drop::<Place>(place);
+        });
+    }
+
+    async fn handshake(
+        &self,
+        tcp: Arc<TcpStream>,
+        conn: Arc<Conn>,
+        limits: &ConnectionLimits,
+        deadline: Instant,
+        certificates: &Certificates,
+    ) {
+        match timeout_at(deadline, certificates.acceptor().accept(Socket(tcp))).await {
+            Ok(Ok(tls)) => {
+                self.metrics.handshake(TlsOutcome::Ok);
+                let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
+                self.speak(Transport::Tls(Box::new(tls)), conn, limits, deadline, h2).await;
+            }
+            Ok(Err(error)) => {
+                self.metrics.handshake(TlsOutcome::Failed);
+                tracing::debug!(%error, "TLS handshake failed");
+            }
+            Err(_) => self.metrics.handshake(TlsOutcome::TimedOut),
+        }
+    }
+
+    async fn speak(
+        &self,
+        io: Transport,
+        conn: Arc<Conn>,
+        limits: &ConnectionLimits,
+        deadline: Instant,
+        h2: bool,
+    ) {
+        let protocol = if h2 { ProtocolClass::H2 } else { ProtocolClass::H1 };
+        let _open = self.metrics.connection(conn.speaks.class(), protocol);
+        if h2 {
+            let stream = ClientStream::unwatched(io, conn.clone());
+            Box::pin(self.serve_h2(stream, conn, limits, deadline)).await;
+        } else {
+            let stream = ClientStream::new(io, conn.clone(), limits.header_timeout, deadline);
+            self.serve_h1(stream, conn, limits).await;
+        }
+    }
+
+    fn turn_away(&self, refused: Refused) {
+        self.metrics.connection_refused(match refused {
+            Refused::Full => ConnectionLimit::Total,
+            Refused::Address => ConnectionLimit::Address,
+        });
+        // A flood must not become a flood of log lines: the first, then each power of two.
+        let count = self.turned_away.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_power_of_two() {
+            let option = match refused {
+                Refused::Full => "limits.connections",
+                Refused::Address => "limits.connections_per_ip",
+            };
+            tracing::warn!(count, option, "client connections closed at once, over the limit");
+        }
+    }
+
+    fn shutdown_watch(&self) -> ShutdownWatch {
+        self.shutdown.subscribe()
+    }
+}

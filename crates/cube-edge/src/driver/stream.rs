@@ -1,0 +1,346 @@
+//! The client's byte stream as the engine sees it.
+//!
+//! Between the socket (or the TLS session over it) and the engine it does what the engine leaves
+//! open: the deadline of a request's head, our own answer where the engine would refuse with a
+//! bare one, head and body in one write, and the two ways of closing that keep an answer whole
+//! (lingering) or show that it is not (a reset).
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Buf, BytesMut};
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,
+    UniqueID, UniqueIDType,
+};
+use std::os::fd::AsRawFd;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+use tokio_rustls::server::TlsStream;
+
+use super::conn::{Conn, Phase};
+
+/// The most that is copied to join an answer's head and the first piece of its body.
+const JOIN: usize = 16 * 1024;
+/// How long, and how much, a closing connection reads on for a client that is still sending.
+const LINGER_TIME: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 4 * 1024 * 1024;
+
+/// The socket, shared with [`Conn`].
+pub(crate) struct Socket(pub(crate) Arc<TcpStream>);
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.0.poll_read_ready(cx))?;
+            match self.0.try_read_buf(buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return Poll::Ready(other.map(|_| ())),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(cx))?;
+            match self.0.try_write(data) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(rustix::net::shutdown(&*self.0, rustix::net::Shutdown::Write).map_err(io::Error::from))
+    }
+}
+
+/// What carries the bytes.
+pub(crate) enum Transport {
+    Plain(Socket),
+    Tls(Box<TlsStream<Socket>>),
+}
+
+impl Transport {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Transport::Plain(io) => Pin::new(io).poll_read(cx, buf),
+            Transport::Tls(io) => Pin::new(io.as_mut()).poll_read(cx, buf),
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Transport::Plain(io) => Pin::new(io).poll_write(cx, data),
+            Transport::Tls(io) => Pin::new(io.as_mut()).poll_write(cx, data),
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Transport::Plain(io) => Pin::new(io).poll_flush(cx),
+            Transport::Tls(io) => Pin::new(io.as_mut()).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Transport::Plain(io) => Pin::new(io).poll_shutdown(cx),
+            Transport::Tls(io) => Pin::new(io.as_mut()).poll_shutdown(cx),
+        }
+    }
+}
+
+/// The stream of one client connection.
+pub(crate) struct ClientStream {
+    io: Transport,
+    conn: Arc<Conn>,
+    /// What is to be written before anything else: a head that waits for its body, or a refusal.
+    held: BytesMut,
+    /// The engine is writing a refusal of its own, which ours has replaced.
+    refusing: bool,
+    /// How long a head may take once it has begun, and until when this one may.
+    header_timeout: Duration,
+    deadline: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Whether a byte of this head has come.
+    begun: bool,
+}
+
+impl ClientStream {
+    /// `deadline` is when the head of the first request is due, counted from accept.
+    pub(crate) fn new(io: Transport, conn: Arc<Conn>, header_timeout: Duration, deadline: Instant) -> Self {
+        Self {
+            io,
+            conn,
+            held: BytesMut::new(),
+            refusing: false,
+            header_timeout,
+            deadline,
+            timer: None,
+            begun: false,
+        }
+    }
+
+    /// A stream whose protocol has no heads to watch (HTTP/2 frames).
+    pub(crate) fn unwatched(io: Transport, conn: Arc<Conn>) -> Self {
+        conn.set_phase(Phase::Open);
+        Self::new(io, conn, Duration::ZERO, Instant::now())
+    }
+
+    /// Gets ready for another request on this connection; `begun`: bytes of it are here already.
+    pub(crate) fn next_request(&mut self, begun: bool) {
+        self.timer = None;
+        self.begun = begun;
+        if begun {
+            self.deadline = Instant::now() + self.header_timeout;
+            self.conn.set_phase(Phase::Head);
+        } else {
+            self.conn.set_phase(Phase::Idle);
+        }
+    }
+
+    /// Writes what is held. Ready when nothing is left.
+    fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.held.is_empty() {
+            let sent = ready!(self.io.poll_write(cx, &self.held))?;
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.held.advance(sent);
+        }
+        self.held = BytesMut::new();
+        Poll::Ready(Ok(()))
+    }
+
+    /// The deadline of the head is over: says so where a request had begun, then fails the read,
+    /// which makes the engine drop the connection.
+    fn overdue(&mut self, cx: &mut Context<'_>) -> io::Error {
+        if self.begun {
+            self.begun = false;
+            self.held.extend_from_slice(&self.conn.refusal(408));
+            // One try: the client has read nothing yet, so the answer fits the socket's buffer.
+            if self.poll_held(cx).is_ready() {
+                let _ = self.io.poll_flush(cx);
+                let _ = self.io.poll_shutdown(cx);
+            }
+        }
+        io::ErrorKind::TimedOut.into()
+    }
+
+    fn poll_head(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        match self.io.poll_read(cx, buf) {
+            Poll::Ready(Ok(())) if buf.filled().len() > before => {
+                if self.conn.phase() == Phase::Idle {
+                    self.conn.set_phase(Phase::Head);
+                    self.deadline = Instant::now() + self.header_timeout;
+                } else if self.begun && Instant::now() >= self.deadline {
+                    return Poll::Ready(Err(self.overdue(cx)));
+                }
+                self.begun = true;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Pending if self.conn.phase() == Phase::Head => {
+                let deadline = self.deadline;
+                let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+                ready!(timer.as_mut().poll(cx));
+                Poll::Ready(Err(self.overdue(cx)))
+            }
+            other => other,
+        }
+    }
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.held.is_empty() {
+            // The engine has nothing more to write for now: a head whose body is late leaves.
+            if let Poll::Ready(Err(error)) = self.poll_held(cx) {
+                return Poll::Ready(Err(error));
+            }
+            if let Poll::Ready(Err(error)) = self.io.poll_flush(cx) {
+                return Poll::Ready(Err(error));
+            }
+        }
+        if self.conn.phase() == Phase::Open {
+            self.timer = None;
+            return self.io.poll_read(cx, buf);
+        }
+        self.poll_head(cx, buf)
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        if self.refusing {
+            return Poll::Ready(Ok(data.len()));
+        }
+        if self.conn.phase() != Phase::Open {
+            // No request came to be, so this is the engine's own refusal of one: ours says more.
+            self.refusing = true;
+            let status = data
+                .get(9..12)
+                .and_then(|digits| std::str::from_utf8(digits).ok())
+                .and_then(|digits| digits.parse().ok())
+                .unwrap_or(400);
+            let answer = self.conn.refusal(status);
+            self.conn.linger_on_close();
+            self.held.extend_from_slice(&answer);
+            return Poll::Ready(Ok(data.len()));
+        }
+        if self.held.is_empty() {
+            if data.len() <= JOIN && self.conn.take_join_head() {
+                self.held.extend_from_slice(data);
+                return Poll::Ready(Ok(data.len()));
+            }
+            return self.io.poll_write(cx, data);
+        }
+        if self.held.len() + data.len() <= JOIN {
+            // Written at once below, so that nothing waits for a flush that may not come. What
+            // the socket does not take now goes out with the next write, flush or read.
+            self.held.extend_from_slice(data);
+            if let Poll::Ready(Err(error)) = self.poll_held(cx) {
+                return Poll::Ready(Err(error));
+            }
+            return Poll::Ready(Ok(data.len()));
+        }
+        ready!(self.poll_held(cx))?;
+        self.io.poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_held(cx))?;
+        self.io.poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_held(cx))?;
+        self.io.poll_shutdown(cx)
+    }
+}
+
+#[async_trait]
+impl Shutdown for ClientStream {
+    async fn shutdown(&mut self) {
+        if self.conn.resets_on_close() {
+            return;
+        }
+        // A client that does not read must not keep the connection: everything here is bounded.
+        let closing = async {
+            if AsyncWriteExt::shutdown(self).await.is_err() || !self.conn.lingers_on_close() {
+                return;
+            }
+            self.conn.set_phase(Phase::Open);
+            let mut waste = [0u8; 8192];
+            let mut taken = 0;
+            while let Ok(read) = self.read(&mut waste).await {
+                taken += read;
+                if read == 0 || taken > LINGER_BYTES {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(LINGER_TIME, closing).await;
+    }
+}
+
+impl Drop for ClientStream {
+    fn drop(&mut self) {
+        if self.conn.resets_on_close() {
+            let _ = rustix::net::sockopt::set_socket_linger(&*self.conn.tcp, Some(Duration::ZERO));
+        }
+    }
+}
+
+impl UniqueID for ClientStream {
+    fn id(&self) -> UniqueIDType {
+        self.conn.tcp.as_raw_fd()
+    }
+}
+
+// What these would tell is in `Conn`; the engine only passes it through.
+impl Ssl for ClientStream {}
+impl Peek for ClientStream {}
+
+impl GetTimingDigest for ClientStream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for ClientStream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for ClientStream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}
+
+impl fmt::Debug for ClientStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientStream").field("conn", &self.conn).finish_non_exhaustive()
+    }
+}

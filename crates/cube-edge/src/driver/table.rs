@@ -1,0 +1,197 @@
+//! The open client connections: their bounds, and what a drain does to the idle ones.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use ahash::{AHashMap, RandomState};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::conn::{Conn, Phase};
+
+const SHARDS: usize = 16;
+
+/// A part of the open connections, by number.
+type ConnShard = Mutex<AHashMap<u64, Arc<Conn>>>;
+/// A part of the counts by address.
+type AddressShard = Mutex<AHashMap<IpAddr, usize>>;
+
+/// Why a connection is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// `limits.connections`
+    Full,
+    /// `limits.connections_per_ip`
+    Address,
+}
+
+/// All open client connections of the data listeners.
+pub(crate) struct Table {
+    open: AtomicUsize,
+    next: AtomicU64,
+    shards: Box<[ConnShard]>,
+    addresses: Box<[AddressShard]>,
+    hasher: RandomState,
+    empty: Notify,
+}
+
+impl Table {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            open: AtomicUsize::new(0),
+            next: AtomicU64::new(0),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            addresses: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            empty: Notify::new(),
+        })
+    }
+
+    /// A place for a connection from `address`, given back when the place is dropped.
+    /// `per_address` 0: no bound by address.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        address: IpAddr,
+        most: usize,
+        per_address: usize,
+    ) -> Result<Place, Refused> {
+        if self.open.fetch_add(1, Ordering::AcqRel) >= most {
+            self.leave();
+            return Err(Refused::Full);
+        }
+        let mut place =
+            Place { table: self.clone(), key: self.next.fetch_add(1, Ordering::Relaxed), address: None };
+        if per_address > 0 {
+            let mut addresses = self.address_shard(address).lock();
+            let count = addresses.entry(address).or_insert(0);
+            if *count >= per_address {
+                drop(addresses);
+                return Err(Refused::Address);
+            }
+            *count += 1;
+            place.address = Some(address);
+        }
+        Ok(place)
+    }
+
+    /// Connections open now.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Ends every HTTP/1.1 connection that waits for its next request; with `all`, every
+    /// connection.
+    pub(crate) fn shut(&self, all: bool) {
+        for shard in &self.shards {
+            for conn in shard.lock().values() {
+                if all || conn.phase() == Phase::Idle {
+                    conn.shut();
+                }
+            }
+        }
+    }
+
+    /// Returns when no connection is open.
+    pub(crate) async fn emptied(&self) {
+        loop {
+            let emptied = self.empty.notified();
+            if self.open() == 0 {
+                return;
+            }
+            emptied.await;
+        }
+    }
+
+    fn leave(&self) {
+        if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.empty.notify_waiters();
+        }
+    }
+
+    fn address_shard(&self, address: IpAddr) -> &AddressShard {
+        pick(&self.addresses, self.hasher.hash_one(address))
+    }
+}
+
+fn pick<T>(shards: &[T], hash: u64) -> &T {
+    #[expect(clippy::cast_possible_truncation, reason = "only the low bits choose the shard")]
+    #[expect(clippy::indexing_slicing, reason = "the index is taken modulo the length, which is SHARDS")]
+    &shards[hash as usize % SHARDS]
+}
+
+/// One connection's place in the table.
+pub(crate) struct Place {
+    table: Arc<Table>,
+    key: u64,
+    address: Option<IpAddr>,
+}
+
+impl Place {
+    /// Makes the connection known, so that a drain reaches it.
+    pub(crate) fn hold(&self, conn: &Arc<Conn>) {
+        pick(&self.table.shards, self.key).lock().insert(self.key, conn.clone());
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        pick(&self.table.shards, self.key).lock().remove(&self.key);
+        if let Some(address) = self.address {
+            let mut addresses = self.table.address_shard(address).lock();
+            if let Some(count) = addresses.get_mut(&address) {
+                *count -= 1;
+                if *count == 0 {
+                    addresses.remove(&address);
+                }
+            }
+        }
+        self.table.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+    #[test]
+    fn the_bound_on_all_connections_is_given_back_with_the_place() {
+        let table = Table::new();
+        let first = table.admit(HOME, 2, 0).unwrap();
+        let _second = table.admit(HOME, 2, 0).unwrap();
+        assert_eq!(table.admit(OTHER, 2, 0).err(), Some(Refused::Full));
+        assert_eq!(table.open(), 2);
+        drop(first);
+        assert!(table.admit(OTHER, 2, 0).is_ok());
+    }
+
+    #[test]
+    fn the_bound_by_address_concerns_that_address_alone() {
+        let table = Table::new();
+        let first = table.admit(HOME, 9, 1).unwrap();
+        assert_eq!(table.admit(HOME, 9, 1).err(), Some(Refused::Address));
+        assert!(table.admit(OTHER, 9, 1).is_ok());
+        assert_eq!(table.open(), 1, "what was refused holds no place");
+        drop(first);
+        assert!(table.admit(HOME, 9, 1).is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_emptied_table_says_so() {
+        let table = Table::new();
+        let place = table.admit(HOME, 1, 0).unwrap();
+        let waiter = tokio::spawn({
+            let table = table.clone();
+            async move { table.emptied().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiter.is_finished());
+        drop(place);
+        waiter.await.unwrap();
+    }
+}

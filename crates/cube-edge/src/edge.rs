@@ -1,0 +1,231 @@
+//! The proxy as the engine sees it: each phase of the old gateway on its hook (design.md).
+//!
+//! The hooks are short; what they do is in a file a phase: [`crate::admit`] (rewrite and access),
+//! [`crate::judge`] (sandbox, token, gate, route), [`crate::peer`] (balancer), [`crate::forward`]
+//! (proxy_set_header), [`crate::back`] (header_filter), [`crate::failure`] (error_page),
+//! [`crate::finish`] (log).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use bytes::Bytes;
+use cube_breaker::Breaker;
+use cube_lifecycle::Lifecycle;
+use cube_metadata::MetadataStore;
+use cube_resolver::Resolver;
+use http::{HeaderValue, Method};
+use pingora_core::protocols::Digest;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+
+use crate::access_log::AccessLog;
+use crate::context::{Attempts, Body, Context, Destination, Gauges, Next, Seen};
+use crate::control_plane::ControlPlane;
+use crate::drain::Drain;
+use crate::driver::{ORIGIN, Phase};
+use crate::live::LiveRequests;
+use crate::metrics::{EdgeMetrics, RouteClass};
+use crate::rate::Rate;
+use crate::request_id;
+use crate::settings::Settings;
+
+/// Everything that requests share.
+pub(crate) struct Shared {
+    pub(crate) settings: ArcSwap<Settings>,
+    pub(crate) store: Arc<dyn MetadataStore>,
+    pub(crate) resolver: Arc<Resolver>,
+    pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) breaker: Arc<Breaker>,
+    pub(crate) live: Arc<LiveRequests>,
+    pub(crate) control_plane: ControlPlane,
+    pub(crate) drain: Arc<Drain>,
+    pub(crate) metrics: Arc<EdgeMetrics>,
+    pub(crate) access_log: Option<AccessLog>,
+    pub(crate) rate: Rate,
+}
+
+/// The `ProxyHttp` implementation.
+pub struct Edge(pub(crate) Arc<Shared>);
+
+#[async_trait]
+impl ProxyHttp for Edge {
+    type CTX = Context;
+
+    fn new_ctx(&self) -> Context {
+        let shared = self.0.clone();
+        let origin = ORIGIN.try_with(Clone::clone).ok();
+        let number = origin.as_ref().map_or(0, |origin| {
+            origin.conn.set_phase(Phase::Open);
+            origin.conn.next_request()
+        });
+        Context {
+            settings: shared.settings.load_full(),
+            shared,
+            origin,
+            started: Instant::now(),
+            number,
+            method: Method::GET,
+            route_class: RouteClass::Other,
+            request_id: request_id::new(),
+            host: Bytes::new(),
+            origin_form: None,
+            target: None,
+            destination: Destination::Nowhere,
+            place: None,
+            masked_host: None,
+            upgrade: false,
+            grpc: false,
+            fault: None,
+            veiled: false,
+            resumed: false,
+            attempts: Attempts {
+                list: Vec::new(),
+                routes: 0,
+                sent: 0,
+                first: None,
+                port_until: None,
+                next: Next::Route,
+                reused: false,
+            },
+            body: Body::default(),
+            stamped: None,
+            outcome: None,
+            logged: false,
+            seen: Seen::default(),
+            gauges: Gauges::default(),
+            held: Duration::ZERO,
+        }
+    }
+
+    /// rewrite and access: decides whether, and whereto, the request goes on.
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        self.0.request(session, ctx).await
+    }
+
+    /// balancer
+    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+        self.0.peer(session, ctx).await
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        reused: bool,
+        _peer: &HttpPeer,
+        _fd: std::os::unix::io::RawFd,
+        _digest: Option<&Digest>,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        self.0.connected(reused, ctx);
+        Ok(())
+    }
+
+    /// proxy_set_header
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        request: &mut RequestHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        self.0.forward(session, request, ctx)
+    }
+
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        let counted = self.0.body_up(body.as_ref().map_or(0, Bytes::len), end_of_stream, ctx);
+        // An empty last piece would make the engine end a chunked body twice, and the second end
+        // would be read as the beginning of whatever request uses that connection next: answers
+        // would reach the wrong caller (cloudflare/pingora #935). This stays the last act of this
+        // hook, on every path.
+        if end_of_stream && body.as_ref().is_some_and(Bytes::is_empty) {
+            *body = None;
+        }
+        counted
+    }
+
+    /// header_filter
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        self.0.answer_head(session, response, ctx)
+    }
+
+    fn response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> Result<Option<Duration>> {
+        self.0.body_down(body.as_ref().map_or(0, Bytes::len), end_of_stream, ctx)?;
+        Ok(None)
+    }
+
+    fn fail_to_connect(
+        &self,
+        _session: &mut Session,
+        _peer: &HttpPeer,
+        ctx: &mut Context,
+        error: Box<Error>,
+    ) -> Box<Error> {
+        self.0.not_connected(ctx, error)
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        error: Box<Error>,
+        ctx: &mut Context,
+        client_reused: bool,
+    ) -> Box<Error> {
+        self.0.broken(session, ctx, error, client_reused)
+    }
+
+    /// error_page
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+        self.0.failed(session, error, ctx).await
+    }
+
+    /// log
+    async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
+        self.0.finish(ctx, Some(session));
+    }
+
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {
+        // What went wrong is in the access log and the metrics, by reason; the engine's line would
+        // show targets with their secrets.
+        true
+    }
+
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _ctx: &Context,
+        _error: &Error,
+        _context: ProxyWarnLogContext,
+    ) -> bool {
+        true
+    }
+
+    fn request_summary(&self, _session: &Session, ctx: &Context) -> String {
+        header_text(&ctx.request_id).to_owned()
+    }
+}
+
+/// A header value of ours as text; they are all ASCII.
+pub(crate) fn header_text(value: &HeaderValue) -> &str {
+    value.to_str().unwrap_or_default()
+}

@@ -1,0 +1,148 @@
+//! The error_page phase: an exchange has failed; what is the client told, and how does the
+//! connection end?
+
+use std::time::Duration;
+
+use http::Version;
+use pingora_core::{Error, ErrorSource, ErrorType};
+use pingora_proxy::{FailToProxy, Session};
+
+use crate::answer::Fault;
+use crate::back::ended;
+use crate::context::{Context, Outcome};
+use crate::edge::Shared;
+use crate::reason::Reason;
+use crate::retcode::Retcode;
+
+/// How the engine names a body that ends before its length or its last chunk.
+const PREMATURE_BODY_END: ErrorType = ErrorType::new("PrematureBodyEnd");
+/// A stream that is dropped at once loses what is still queued before its reset.
+const BEFORE_RESET: Duration = Duration::from_millis(20);
+
+/// What an error means for the client.
+enum Meaning {
+    Tell(Fault),
+    ClientLeft,
+}
+
+impl Shared {
+    /// Answers where no answer has begun; else makes sure that the end shows as a cut.
+    pub(crate) async fn failed(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        ctx: &mut Context,
+    ) -> FailToProxy {
+        let over = FailToProxy { error_code: 0, can_reuse_downstream: false };
+        session.set_keepalive(None);
+        if ctx.outcome.is_some() {
+            return over; // told already, or nobody is there to be told
+        }
+        let meaning = match ended(ctx) {
+            Some(fault) => Meaning::Tell(fault),
+            None => meaning(error, ctx),
+        };
+        let begun = session.response_written().is_some_and(|head| !head.status.is_informational());
+        let reason = match meaning {
+            Meaning::ClientLeft if begun => Reason::ClientClosed,
+            Meaning::ClientLeft => {
+                ctx.outcome = Some(Outcome {
+                    status: 499,
+                    retcode: Retcode::ClientClosed,
+                    reason: Reason::ClientClosed,
+                });
+                return over;
+            }
+            Meaning::Tell(fault) if !begun => {
+                // An error here says that the client has left meanwhile; the outcome stands.
+                let _ = self.answer(session, ctx, fault).await;
+                if session.req_header().version < Version::HTTP_2 {
+                    session.shutdown().await;
+                }
+                return FailToProxy {
+                    error_code: ctx.outcome.map_or(500, |outcome| outcome.status),
+                    can_reuse_downstream: true,
+                };
+            }
+            Meaning::Tell(fault) => fault.reason(),
+        };
+        ctx.seen.cut = Some(reason);
+        self.show_cut(session, ctx).await;
+        over
+    }
+
+    /// Ends an answer that was begun so that nobody takes the end for its own.
+    async fn show_cut(&self, session: &mut Session, ctx: &Context) {
+        if session.req_header().version == Version::HTTP_2 {
+            tokio::time::sleep(BEFORE_RESET).await;
+            return; // dropping the stream resets it
+        }
+        let Some(origin) = &ctx.origin else { return };
+        let framed = session.response_written().is_some_and(|head| {
+            head.headers.contains_key(http::header::CONTENT_LENGTH)
+                || head.headers.contains_key(http::header::TRANSFER_ENCODING)
+        });
+        if framed {
+            // The missing rest shows the cut. Under TLS the close is said, so that the client does
+            // not take it for an attack.
+            session.shutdown().await;
+        } else {
+            origin.conn.reset_on_close();
+        }
+    }
+}
+
+fn meaning(error: &Error, ctx: &Context) -> Meaning {
+    let kind = error.etype();
+    match error.esource() {
+        // An attempt that failed, or a filter of ours, has left what to say.
+        _ if ctx.fault.is_some() && !from_exchange(error) => {
+            Meaning::Tell(ctx.fault.unwrap_or(Fault::Internal))
+        }
+        ErrorSource::Downstream => match kind {
+            ErrorType::ReadTimedout => Meaning::Tell(Fault::BodyTimeout),
+            ErrorType::InvalidHTTPHeader => Meaning::Tell(Fault::BadRequest),
+            kind if *kind == PREMATURE_BODY_END => Meaning::ClientLeft,
+            // A body that is not framed as the head says.
+            ErrorType::Custom(_) => Meaning::Tell(Fault::BadRequest),
+            _ => Meaning::ClientLeft,
+        },
+        ErrorSource::Upstream => Meaning::Tell(match kind {
+            // While the client owes its body, the upstream's silence is the client's.
+            ErrorType::ReadTimedout if client_is_late(ctx) => Fault::BodyTimeout,
+            ErrorType::ReadTimedout | ErrorType::WriteTimedout => Fault::UpstreamTimeout,
+            ErrorType::ConnectTimedout => Fault::ConnectTimeout,
+            ErrorType::ConnectRefused => Fault::ConnectRefused,
+            ErrorType::ConnectionClosed
+            | ErrorType::ReadError
+            | ErrorType::WriteError
+            | ErrorType::H2Error => Fault::UpstreamCut,
+            kind if *kind == PREMATURE_BODY_END => Fault::UpstreamCut,
+            _ => Fault::UpstreamMalformed,
+        }),
+        ErrorSource::Internal | ErrorSource::Unset => Meaning::Tell(Fault::Internal),
+    }
+}
+
+/// Whether the error came out of the exchange with an upstream that was reached, so that what an
+/// earlier attempt left says nothing about it.
+fn from_exchange(error: &Error) -> bool {
+    !matches!(error.esource(), ErrorSource::Internal | ErrorSource::Unset)
+        && !matches!(
+            error.etype(),
+            ErrorType::ConnectRefused
+                | ErrorType::ConnectTimedout
+                | ErrorType::ConnectNoRoute
+                | ErrorType::ConnectError
+                | ErrorType::SocketError
+                | ErrorType::BindError
+                | ErrorType::HandshakeError
+                | ErrorType::Custom("refused")
+        )
+}
+
+fn client_is_late(ctx: &Context) -> bool {
+    let silence = ctx.settings.upstream.silence_timeout;
+    !ctx.body.request_done
+        && ctx.body.moved.is_none_or(|moved| moved.elapsed() + Duration::from_millis(50) >= silence)
+}

@@ -1,0 +1,216 @@
+//! The log phase: every request is counted once and logged once, however it ended.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{Version, header};
+use pingora_proxy::Session;
+
+use crate::access_log::{Entry, UpstreamTry};
+use crate::answer::{Asker, Fault, render};
+use crate::back::ended;
+use crate::context::{Context, Outcome};
+use crate::driver::{Conn, Refuse};
+use crate::edge::{Shared, header_text};
+use crate::metrics::{Finished, FormClass, MethodClass, RouteClass};
+use crate::reason::Reason;
+use crate::request_id;
+use crate::retcode::Retcode;
+
+impl Shared {
+    /// Counts and logs a request that has ended. `session` is missing where its task was dropped.
+    pub(crate) fn finish(&self, ctx: &mut Context, session: Option<&mut Session>) {
+        if std::mem::replace(&mut ctx.logged, true) {
+            return;
+        }
+        let now = Instant::now();
+        ctx.attempts.end(now);
+        let outcome = outcome(ctx);
+        if ctx.stamped.is_some() {
+            self.stamp(ctx);
+        }
+        let took = now.saturating_duration_since(ctx.started);
+        self.metrics.finished(&Finished {
+            method: MethodClass::of(&ctx.method),
+            route: ctx.route_class,
+            success: (200..400).contains(&outcome.status) || outcome.status == 101,
+            took,
+            retcode: outcome.retcode,
+            reason: outcome.reason,
+            form: ctx.form(),
+        });
+        if let Some(first) = ctx.attempts.list.first() {
+            let added = first.begun.saturating_duration_since(ctx.started).saturating_sub(ctx.held);
+            self.metrics.added_latency.observe(added.as_secs_f64());
+        }
+        self.log(ctx, session, outcome, took);
+    }
+
+    fn log(&self, ctx: &Context, session: Option<&mut Session>, outcome: Outcome, took: Duration) {
+        let Some(log) = &self.access_log else { return };
+        let request = session.as_ref().map(|session| session.req_header());
+        let raw = request.map_or(&b""[..], |request| request.raw_path());
+        let upstream_target = ctx.upstream_target(raw);
+        let went_up = !ctx.attempts.list.is_empty();
+        let uri = upstream_target.split(|b| *b == b'?').next().filter(|_| went_up);
+        let field = |name: &header::HeaderName| {
+            request.and_then(|request| request.headers.get(name)).map(|value| value.as_bytes())
+        };
+        let real_ip = ctx.seen.real_ip.map(|ip| ip.to_string());
+        let tries: Vec<UpstreamTry> = ctx
+            .attempts
+            .list
+            .iter()
+            .map(|attempt| UpstreamTry {
+                address: attempt.address,
+                status: attempt.status,
+                took: attempt.took,
+            })
+            .collect();
+        let forwarded_for = ctx.seen.forwarded_for.as_ref().map(|value| value.as_bytes());
+        let conn = ctx.origin.as_ref().map(|origin| &origin.conn);
+        let scheme = conn.map(|conn| conn.speaks.scheme());
+        log.submit(&Entry {
+            time: SystemTime::now(),
+            host: (!ctx.host.is_empty()).then_some(&ctx.host[..]).or_else(|| field(&header::HOST)),
+            x_real_ip: real_ip.as_deref().map(str::as_bytes),
+            x_forwarded_for: forwarded_for.or(real_ip.as_deref().map(str::as_bytes)),
+            server_addr: conn.map(|conn| conn.local.ip().to_canonical()),
+            x_forwarded_proto: match &ctx.seen.forwarded_proto {
+                Some(proto) => Some(proto.as_bytes()),
+                None => scheme.map(str::as_bytes),
+            },
+            method: request.map(|request| request.method.as_str().as_bytes()),
+            request_uri: request.map(|_| raw),
+            protocol: request.map(|request| protocol(request.version)),
+            uri,
+            status: ctx.seen.head_sent,
+            body_bytes_sent: ctx.body.down,
+            took,
+            connection_requests: u64::from(ctx.number),
+            upstreams: &tries,
+            user_agent: field(&header::USER_AGENT),
+            request_id: Some(header_text(&ctx.request_id).as_bytes()),
+            instance_id: request
+                .and_then(|request| request.headers.get("x-cube-instance-id"))
+                .map(|value| value.as_bytes()),
+            retcode: outcome.retcode,
+            sandbox: ctx.target.as_ref().map(|target| (&target.id, target.port)),
+            reason: outcome.reason,
+        });
+    }
+
+    /// Notes that the sandbox is in use.
+    pub(crate) fn stamp(&self, ctx: &mut Context) {
+        if let Some(sandbox) = ctx.sandbox() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+            self.lifecycle.touch(&sandbox.entry.id, now_ms);
+            ctx.stamped = Some(Instant::now());
+        }
+    }
+}
+
+/// How a request ended, where nothing has said it yet.
+fn outcome(ctx: &Context) -> Outcome {
+    if let Some(outcome) = ctx.outcome {
+        return outcome;
+    }
+    if let Some(status) = ctx.seen.head_sent {
+        let reason = match ctx.seen.cut {
+            Some(reason) => reason,
+            None if status >= 400 => Reason::UpstreamStatus,
+            None => Reason::Ok,
+        };
+        return Outcome { status, retcode: Retcode::Passed(status), reason };
+    }
+    match ended(ctx) {
+        Some(fault) => Outcome {
+            status: fault.status(ctx.settings.answers.dialect),
+            retcode: fault.retcode(),
+            reason: fault.reason(),
+        },
+        // The task was dropped: with its connection (the client has left), or by a panic.
+        None if std::thread::panicking() => {
+            Outcome { status: 500, retcode: Retcode::Internal, reason: Reason::Internal }
+        }
+        None => Outcome { status: 499, retcode: Retcode::ClientClosed, reason: Reason::ClientClosed },
+    }
+}
+
+fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2.0",
+        Version::HTTP_09 => "HTTP/0.9",
+        _ => "HTTP/1.1",
+    }
+}
+
+impl Refuse for Shared {
+    fn refuse(&self, conn: &Conn, status: u16) -> Bytes {
+        let fault = match status {
+            405 => Fault::MethodNotAllowed,
+            408 => Fault::HeadTimeout,
+            _ => Fault::BadHead,
+        };
+        let number = conn.next_request();
+        let settings = self.settings.load();
+        let own = render(fault, &Asker::default(), settings.answers);
+        self.metrics.finished(&Finished {
+            method: MethodClass::Other,
+            route: RouteClass::Other,
+            success: false,
+            took: Duration::ZERO,
+            retcode: own.log_retcode,
+            reason: own.reason,
+            form: FormClass::Unnamed,
+        });
+        let id = request_id::new();
+        let real_ip = conn.peer.ip().to_canonical().to_string();
+        if let Some(log) = &self.access_log {
+            log.submit(&Entry {
+                time: SystemTime::now(),
+                host: None,
+                x_real_ip: Some(real_ip.as_bytes()),
+                x_forwarded_for: Some(real_ip.as_bytes()),
+                server_addr: Some(conn.local.ip().to_canonical()),
+                x_forwarded_proto: Some(conn.speaks.scheme().as_bytes()),
+                method: None,
+                request_uri: None,
+                protocol: None,
+                uri: None,
+                status: Some(own.status.as_u16()),
+                body_bytes_sent: own.body.len() as u64,
+                took: Duration::ZERO,
+                connection_requests: u64::from(number),
+                upstreams: &[],
+                user_agent: None,
+                request_id: Some(id.as_bytes()),
+                instance_id: None,
+                retcode: own.log_retcode,
+                sandbox: None,
+                reason: own.reason,
+            });
+        }
+        let mut bytes = Vec::with_capacity(512);
+        let reason = own.status.canonical_reason().unwrap_or_default();
+        bytes.extend_from_slice(format!("HTTP/1.1 {} {reason}\r\n", own.status.as_u16()).as_bytes());
+        for (name, value) in &own.headers {
+            push_field(&mut bytes, name, value.as_bytes());
+        }
+        push_field(&mut bytes, "X-Cube-Request-Id", id.as_bytes());
+        push_field(&mut bytes, "Date", httpdate::fmt_http_date(SystemTime::now()).as_bytes());
+        push_field(&mut bytes, "Connection", b"close");
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(&own.body);
+        bytes.into()
+    }
+}
+
+fn push_field(bytes: &mut Vec<u8>, name: &str, value: &[u8]) {
+    bytes.extend_from_slice(name.as_bytes());
+    bytes.extend_from_slice(b": ");
+    bytes.extend_from_slice(value);
+    bytes.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,172 @@
+//! What the sandbox sees (routing.md): the head that goes upstream.
+
+use std::fmt::Write as _;
+
+use cube_route::sandbox_view;
+use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora_http::{RequestHeader, header_value_from_slice};
+use pingora_proxy::Session;
+
+use crate::context::{Context, Destination};
+use crate::edge::Shared;
+
+/// Fields that end at the proxy, whatever they say.
+static HOP_BY_HOP: [HeaderName; 6] = [
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    header::TRAILER,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+];
+
+impl Shared {
+    /// Turns the client's head into the sandbox's.
+    pub(crate) fn forward(
+        &self,
+        session: &Session,
+        request: &mut RequestHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        let Some(origin) = ctx.origin.clone() else {
+            return Err(Error::new_in(ErrorType::InternalError));
+        };
+        let settings = ctx.settings.clone();
+        let peer = origin.conn.peer.ip().to_canonical();
+        let trusted = settings.trusts(peer);
+
+        let client = session.req_header();
+        if ctx.grpc || client.version == Version::HTTP_2 || ctx.origin_form.is_some() || has_prefix(ctx) {
+            let target = ctx.upstream_target(client.raw_path()).into_owned();
+            request.set_raw_path(&target)?;
+        }
+
+        remove_hop_by_hop(request, ctx);
+        remove_reserved(request, trusted, settings.forward_credentials, &ctx.destination);
+        join_cookies(request)?;
+
+        let host = header_value_from_slice(&ctx.host);
+        match (&ctx.masked_host, &ctx.destination) {
+            (Some(mask), Destination::Sandbox(_)) => request.insert_header(header::HOST, mask)?,
+            _ => request.insert_header(header::HOST, &host)?,
+        }
+        request.insert_header("X-Forwarded-Host", &host)?;
+        let proto =
+            sandbox_view::forwarded_proto(&client.headers, trusted, origin.conn.speaks.scheme() == "https");
+        request.insert_header("X-Forwarded-Proto", proto)?;
+        ctx.seen.forwarded_proto = Some(HeaderValue::from_static(proto));
+        let real_ip = ip_value(ctx.seen.real_ip.unwrap_or(peer))?;
+        let chain = match &ctx.seen.forwarded_for {
+            Some(chain) => chain.clone(),
+            None => ip_value(peer)?,
+        };
+        request.insert_header("X-Real-IP", real_ip)?;
+        request.insert_header("X-Forwarded-For", &chain)?;
+        ctx.seen.forwarded_for = Some(chain);
+        if let Some(target) = &ctx.target
+            && let Some(prefix) = target.prefix(ctx.origin_form(client.raw_path()))
+        {
+            request.insert_header("X-Forwarded-Prefix", prefix)?;
+        }
+        request.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
+        if ctx.upgrade {
+            request.insert_header(header::CONNECTION, "Upgrade")?;
+        }
+        ctx.attempts.sent = ctx.attempts.sent.saturating_add(1);
+        self.stamp(ctx);
+        Ok(())
+    }
+}
+
+fn has_prefix(ctx: &Context) -> bool {
+    ctx.target.as_ref().is_some_and(|target| target.form == cube_route::Form::Path)
+}
+
+/// The field names that `Connection` nominates.
+pub(crate) fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|b| *b == b','))
+        .map(<[u8]>::trim_ascii)
+        .filter(|token| !token.is_empty())
+}
+
+fn remove_hop_by_hop(request: &mut RequestHeader, ctx: &Context) {
+    if request.headers.contains_key(header::CONNECTION) {
+        let nominated: Vec<HeaderName> = connection_tokens(&request.headers)
+            .filter_map(|token| HeaderName::from_bytes(token).ok())
+            // A length is framing, not a field of this hop's own; Upgrade has its own rule.
+            .filter(|name| *name != header::CONTENT_LENGTH && *name != header::UPGRADE)
+            .collect();
+        for name in &nominated {
+            request.remove_header(name);
+        }
+    }
+    for name in &HOP_BY_HOP {
+        if request.headers.contains_key(name) {
+            request.remove_header(name);
+        }
+    }
+    if !ctx.upgrade {
+        request.remove_header(&header::UPGRADE);
+    }
+    // gRPC asks for trailers; nothing else of TE is for the next hop.
+    if request.headers.contains_key(header::TE) {
+        let trailers = ctx.grpc
+            && request
+                .headers
+                .get_all(header::TE)
+                .iter()
+                .any(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"trailers"));
+        request.remove_header(&header::TE);
+        if trailers {
+            // Cannot fail: both are valid; and a lost TE is no fault of the request.
+            let _ = request.insert_header(header::TE, "trailers");
+        }
+    }
+}
+
+/// What only the proxy may say, and what is said to the proxy alone.
+fn remove_reserved(
+    request: &mut RequestHeader,
+    trusted: bool,
+    forward_credentials: bool,
+    destination: &Destination,
+) {
+    let keep_credentials = forward_credentials && matches!(destination, Destination::Sandbox(_));
+    let reserved: Vec<HeaderName> = request
+        .headers
+        .keys()
+        .filter(|name| {
+            let name = name.as_str();
+            (!trusted && sandbox_view::is_reserved_header(name))
+                || (!keep_credentials && sandbox_view::is_credential(name))
+        })
+        .cloned()
+        .collect();
+    for name in &reserved {
+        request.remove_header(name);
+    }
+}
+
+/// HTTP/2 clients may send a cookie in pieces; HTTP/1.1 has one field (RFC 9113, 8.2.3).
+fn join_cookies(request: &mut RequestHeader) -> Result<()> {
+    let mut cookies = request.headers.get_all(header::COOKIE).iter();
+    if cookies.next().is_none() || cookies.next().is_none() {
+        return Ok(());
+    }
+    let pieces: Vec<&[u8]> =
+        request.headers.get_all(header::COOKIE).iter().map(|value| value.as_bytes()).collect();
+    let joined = HeaderValue::from_bytes(&pieces.join(&b"; "[..]))
+        .or_err(ErrorType::InvalidHTTPHeader, "joining cookies")?;
+    request.insert_header(header::COOKIE, joined)
+}
+
+fn ip_value(ip: std::net::IpAddr) -> Result<HeaderValue> {
+    let mut text = String::with_capacity(40);
+    // Writing to a String does not fail.
+    let _ = write!(text, "{ip}");
+    HeaderValue::from_str(&text).or_err(ErrorType::InternalError, "an address as a header")
+}

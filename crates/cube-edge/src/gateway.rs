@@ -1,0 +1,215 @@
+//! Everything of one running proxy, put together: what knows about sandboxes, the engine, the
+//! driver.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use cube_breaker::Breaker;
+use cube_lifecycle::{Hooks, Lifecycle};
+use cube_metadata::{MetadataStore, Snapshot, SnapshotObserver};
+use cube_resolver::Resolver;
+use cube_route::SandboxId;
+use pingora_core::server::configuration::ServerConf;
+use pingora_proxy::{HttpProxy, http_proxy};
+use prometheus::Registry;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::access_log::{self, AccessLog};
+use crate::control_plane::ControlPlane;
+use crate::drain::Drain;
+use crate::driver::Driver;
+use crate::edge::{Edge, Shared};
+use crate::error::EdgeError;
+use crate::live::{Ended, LiveRequests};
+use crate::metrics::EdgeMetrics;
+use crate::rate::Rate;
+use crate::settings::Settings;
+
+/// What a gateway is made of.
+pub struct Parts {
+    /// Where records come from.
+    pub store: Arc<dyn MetadataStore>,
+    /// The settings of the request path.
+    pub settings: Settings,
+    /// `cache`.
+    pub resolver: cube_resolver::Settings,
+    /// `lifecycle` and `resume`.
+    pub lifecycle: cube_lifecycle::Settings,
+    /// `breaker`.
+    pub breaker: cube_breaker::Settings,
+    /// `access_log`; `None`: none is written.
+    pub access_log: Option<access_log::Settings>,
+    /// `upstream.pool_size`.
+    pub pool_size: usize,
+    /// `server.threads`: worker threads of the runtime that will serve.
+    pub threads: usize,
+}
+
+/// One proxy. Its background tasks are started with [`Gateway::start`], its listeners are served
+/// through [`Gateway::driver`].
+pub struct Gateway {
+    shared: Arc<Shared>,
+    driver: Arc<Driver<HttpProxy<Edge>>>,
+}
+
+impl Gateway {
+    /// Puts the parts together and registers their metrics in `registry`.
+    ///
+    /// # Errors
+    /// [`EdgeError`] when a part cannot be made: its settings do not hold, its metrics are
+    /// registered already, the access log cannot be opened.
+    pub fn new(parts: Parts, registry: &Registry) -> Result<Self, EdgeError> {
+        let metrics = Arc::new(EdgeMetrics::new(registry)?);
+        let live = LiveRequests::new();
+        let hooks = Arc::new(SandboxHooks { resolver: OnceLock::new(), live: live.clone() });
+        let lifecycle = Lifecycle::new(parts.lifecycle, hooks.clone(), registry)?;
+        let observer = Arc::new(Observer { lifecycle: lifecycle.clone(), live: live.clone() });
+        let resolver = Resolver::new(parts.store.clone(), observer, parts.resolver, registry)?;
+        // Set once, here; nothing has happened to a sandbox before.
+        let _ = hooks.resolver.set(resolver.clone());
+        let breaker = Breaker::new(parts.store.clone(), parts.breaker, registry)?;
+        let access_log = parts.access_log.map(|settings| AccessLog::open(&settings, &metrics)).transpose()?;
+        let drain = Arc::new(Drain::default());
+        let connections = parts.settings.connections.clone();
+        let control_plane = ControlPlane::default();
+        control_plane.update(parts.settings.control_plane.clone());
+        let shared = Arc::new(Shared {
+            settings: ArcSwap::from_pointee(parts.settings),
+            store: parts.store,
+            resolver,
+            lifecycle,
+            breaker,
+            live,
+            control_plane,
+            drain: drain.clone(),
+            metrics: metrics.clone(),
+            access_log,
+            rate: Rate::new(),
+        });
+        let conf = Arc::new(ServerConf {
+            threads: parts.threads,
+            upstream_keepalive_pool_size: parts.pool_size,
+            // Counts attempts. Ours are counted in peer.rs, where they have a reason each.
+            max_retries: usize::MAX,
+            ..ServerConf::default()
+        });
+        let app = Arc::new(http_proxy(&conf, Edge(shared.clone())));
+        let driver = Driver::new(app, connections, drain, metrics, shared.clone());
+        Ok(Self { shared, driver })
+    }
+
+    /// Starts what runs beside the requests. To be called once, within the runtime that serves.
+    pub fn start(&self) {
+        let shared = &self.shared;
+        tokio::spawn(shared.resolver.clone().run());
+        tokio::spawn(shared.breaker.clone().run());
+        tokio::spawn(shared.settings.load().guard.clone().run());
+        let follower = shared.clone();
+        tokio::spawn(async move { follower.control_plane.run().await });
+        let revocations = shared.resolver.revocations();
+        let live = shared.live.clone();
+        tokio::spawn(async move {
+            let mut revocations = revocations;
+            loop {
+                match revocations.recv().await {
+                    Ok(revoked) => live.end(&revoked.id, Ended::Revoked, Some(revoked.before)),
+                    Err(RecvError::Lagged(missed)) => {
+                        tracing::error!(
+                            missed,
+                            "revocations were missed; streams of old sandboxes may go on"
+                        );
+                    }
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        });
+    }
+
+    /// Serves listeners.
+    #[must_use]
+    pub fn driver(&self) -> &Arc<Driver<HttpProxy<Edge>>> {
+        &self.driver
+    }
+
+    /// The stages of the end.
+    #[must_use]
+    pub fn drain(&self) -> &Arc<Drain> {
+        &self.shared.drain
+    }
+
+    /// States, activity and registry row.
+    #[must_use]
+    pub fn lifecycle(&self) -> &Arc<Lifecycle> {
+        &self.shared.lifecycle
+    }
+
+    /// The route cache.
+    #[must_use]
+    pub fn resolver(&self) -> &Arc<Resolver> {
+        &self.shared.resolver
+    }
+
+    /// The breaker.
+    #[must_use]
+    pub fn breaker(&self) -> &Arc<Breaker> {
+        &self.shared.breaker
+    }
+
+    /// Opens the access log anew, after it was moved away.
+    pub fn reopen_log(&self) {
+        if let Some(log) = &self.shared.access_log {
+            log.reopen();
+        }
+    }
+
+    /// Writes what is left of the access log; what comes later is lost. Waits at most a second.
+    pub fn close_log(&self) {
+        if let Some(log) = &self.shared.access_log
+            && !log.close(Duration::from_secs(1))
+        {
+            tracing::warn!("the access log was not written to its end");
+        }
+    }
+}
+
+/// What happens to a sandbox reaches its routes and its requests.
+struct SandboxHooks {
+    resolver: OnceLock<Arc<Resolver>>,
+    live: Arc<LiveRequests>,
+}
+
+impl Hooks for SandboxHooks {
+    fn resumed(&self, id: &SandboxId) {
+        if let Some(resolver) = self.resolver.get() {
+            resolver.advance(id);
+        }
+    }
+
+    fn killed(&self, id: &SandboxId) {
+        if let Some(resolver) = self.resolver.get() {
+            resolver.advance(id);
+        }
+        self.live.end(id, Ended::Killed, None);
+    }
+
+    fn forgotten(&self, id: &SandboxId) -> bool {
+        self.resolver.get().is_some_and(|resolver| resolver.forget(id))
+    }
+}
+
+/// What was read of a sandbox reaches its state.
+struct Observer {
+    lifecycle: Arc<Lifecycle>,
+    live: Arc<LiveRequests>,
+}
+
+impl SnapshotObserver for Observer {
+    fn observed(&self, id: &SandboxId, snapshot: &Snapshot) {
+        self.lifecycle.observed(id, snapshot);
+    }
+
+    fn interested(&self, id: &SandboxId) -> bool {
+        self.live.any(id) || self.lifecycle.interested(id)
+    }
+}

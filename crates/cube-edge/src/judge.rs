@@ -1,0 +1,225 @@
+//! The second phase: look up, token, limits of the sandbox, gate, route, breaker. The order is
+//! part of the contract (design.md): who has not the right token must not be able to wake a
+//! sandbox, keep it awake, learn its state, or learn that it exists.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cube_breaker::Verdict;
+use cube_lifecycle::{Gate, Held, Refusal};
+use cube_metadata::Field;
+use cube_resolver::{Entry, Lookup, RouteError, TokenVerdict};
+use cube_route::{Port, Target};
+use http::HeaderValue;
+use pingora_core::protocols::http::ServerSession;
+use pingora_proxy::Session;
+use tokio::io::Interest;
+
+use crate::admit::Stop;
+use crate::answer::{Fault, is_preflight};
+use crate::context::{Context, Destination, Sandbox};
+use crate::driver::Origin;
+use crate::edge::{Shared, header_text};
+use crate::live::Ended;
+
+/// How often a client whose request is held is looked for when it has bytes waiting.
+const LOOK: Duration = Duration::from_millis(200);
+
+impl Shared {
+    /// Judges the request against what is known of its sandbox.
+    pub(crate) async fn judge(&self, session: &mut Session, ctx: &mut Context) -> Result<(), Stop> {
+        self.judge_from(session, ctx, false).await
+    }
+
+    /// The same on a record that is read after this call (after a failed connect).
+    pub(crate) async fn judge_afresh(&self, session: &mut Session, ctx: &mut Context) -> Result<(), Stop> {
+        self.judge_from(session, ctx, true).await
+    }
+
+    async fn judge_from(
+        &self,
+        session: &mut Session,
+        ctx: &mut Context,
+        mut afresh: bool,
+    ) -> Result<(), Stop> {
+        let Some(target) = ctx.target.clone() else {
+            return Ok(()); // the control plane's
+        };
+        let Some(origin) = ctx.origin.clone() else { return Err(Fault::Internal.into()) };
+        ctx.destination = Destination::Nowhere;
+        loop {
+            let entry = self.look_up(&target, afresh).await?;
+            self.check_token(session, ctx, &target, &entry)?;
+            self.take_place(ctx, &target, &origin, &entry)?;
+            match self.lifecycle.gate(&target.id) {
+                Gate::Pass => return self.dispatch(ctx, &target, &origin, entry).map_err(Stop::Fault),
+                Gate::Refuse(refusal) => return Err(fault_of(refusal).into()),
+                Gate::Hold => {}
+            }
+            let request = session.req_header();
+            let patient = ctx.held < ctx.settings.pause_wait || ctx.held.is_zero();
+            if is_preflight(&request.method, &request.headers) || !patient {
+                // A preflight wakes nothing and holds nothing; and a state that keeps changing
+                // must not hold a request for longer than one that does not.
+                match self.lifecycle.gate_without_hold(&target.id) {
+                    Some(refusal) => return Err(fault_of(refusal).into()),
+                    None => return self.dispatch(ctx, &target, &origin, entry).map_err(Stop::Fault),
+                }
+            }
+            // Nothing of the old life is kept while the request waits for the next one.
+            drop(entry);
+            let id = header_text(&ctx.request_id).to_owned();
+            let begun = Instant::now();
+            let held = tokio::select! {
+                held = self.lifecycle.hold(&target.id, &id, !ctx.resumed) => held,
+                () = client_left(session, &origin) => return Err(Stop::Left),
+            };
+            ctx.held += begun.elapsed();
+            match held {
+                Held::Changed => {}
+                Held::Resumed => {
+                    ctx.resumed = true;
+                    ctx.attempts.first = None;
+                    ctx.attempts.routes = 0;
+                }
+                Held::Refuse(refusal) => return Err(fault_of(refusal).into()),
+            }
+            afresh = true;
+        }
+    }
+
+    async fn look_up(&self, target: &Target, afresh: bool) -> Result<Arc<Entry>, Fault> {
+        let looked_up = if afresh {
+            self.resolver.lookup_fresh(&target.id).await
+        } else if let Some(cached) = self.resolver.cached(target.id.as_str()) {
+            Ok(cached)
+        } else {
+            self.resolver.lookup(&target.id).await
+        };
+        match looked_up {
+            Ok(Lookup::Found(entry)) => Ok(entry),
+            Ok(Lookup::Unknown) => Err(Fault::NoRecord),
+            Err(error) => {
+                tracing::debug!(%error, "lookup failed");
+                Err(Fault::StoreUnavailable)
+            }
+        }
+    }
+
+    fn check_token(
+        &self,
+        session: &Session,
+        ctx: &mut Context,
+        target: &Target,
+        entry: &Entry,
+    ) -> Result<(), Fault> {
+        if ctx.settings.exempt_ports.contains(&target.port) {
+            return Ok(());
+        }
+        let fault = match cube_resolver::authorise(&entry.record, &session.req_header().headers) {
+            TokenVerdict::Authorised => return Ok(()),
+            TokenVerdict::Missing => Fault::TokenMissing,
+            TokenVerdict::Wrong => Fault::TokenWrong,
+        };
+        // While the store cannot answer, an unknown id is answered 310500; a masked refusal must
+        // not differ from it.
+        ctx.veiled = ctx.settings.answers.mask_existence && self.store.failing();
+        Err(fault)
+    }
+
+    fn take_place(
+        &self,
+        ctx: &mut Context,
+        target: &Target,
+        origin: &Origin,
+        entry: &Entry,
+    ) -> Result<(), Fault> {
+        let place = match &ctx.place {
+            Some(place) => place,
+            None => {
+                let limit = ctx.settings.limits.requests_per_sandbox;
+                let place = self
+                    .live
+                    .enter(&target.id, origin, limit)
+                    .map_err(|limit| Fault::TooManyForSandbox { limit })?;
+                ctx.place.insert(place)
+            }
+        };
+        place.live.belongs_to(entry.generation);
+        match place.live.ended() {
+            None => Ok(()),
+            Some(Ended::Killed) => Err(Fault::Killed),
+            Some(Ended::Revoked) => Err(Fault::Revoked),
+        }
+    }
+
+    fn dispatch(
+        &self,
+        ctx: &mut Context,
+        target: &Target,
+        origin: &Origin,
+        entry: Arc<Entry>,
+    ) -> Result<(), Fault> {
+        ctx.masked_host = masked_host(&entry, target.port)?;
+        let node_ip: IpAddr = ctx.settings.node_ip.unwrap_or_else(|| origin.conn.local.ip()).to_canonical();
+        let route = cube_resolver::route(&entry.record, target.port, node_ip, &ctx.settings.guard).map_err(
+            |error| match error {
+                RouteError::NoHostIp => Fault::NoHostIp,
+                RouteError::NoSandboxIp => Fault::NoSandboxIp,
+                RouteError::NoMapping => Fault::NoMapping,
+                RouteError::Malformed => Fault::MalformedAddress,
+                RouteError::Forbidden => Fault::ForbiddenAddress,
+            },
+        )?;
+        let permit = match self.breaker.check(route.node, route.address.ip()) {
+            Verdict::Pass(permit) => permit,
+            Verdict::Faulty => return Err(Fault::FaultyNode),
+            Verdict::Open => return Err(Fault::BreakerOpen),
+        };
+        ctx.destination = Destination::Sandbox(Sandbox { entry, route, permit });
+        Ok(())
+    }
+}
+
+/// What the sandbox sees as Host, where that is not the client's own.
+fn masked_host(entry: &Entry, port: Port) -> Result<Option<HeaderValue>, Fault> {
+    if port == Port::ENVD {
+        return Ok(None);
+    }
+    match &entry.record.mask_request_host {
+        Field::Missing => Ok(None),
+        Field::Malformed => Err(Fault::MalformedAddress),
+        Field::Value(mask) => {
+            HeaderValue::from_str(&mask.render(port)).map(Some).map_err(|_| Fault::MalformedAddress)
+        }
+    }
+}
+
+fn fault_of(refusal: Refusal) -> Fault {
+    match refusal {
+        Refusal::Pausing => Fault::Pausing,
+        Refusal::Paused => Fault::Paused,
+        Refusal::ResumeFailed => Fault::ResumeFailed,
+        Refusal::ResumeQuota => Fault::ResumeQuota,
+        Refusal::Killed => Fault::Killed,
+        Refusal::TooManyHeld => Fault::HeldTooMany,
+    }
+}
+
+/// Returns when the client of a held request has left. Nobody reads its connection meanwhile, so
+/// the socket is asked (HTTP/1.1) or the stream (HTTP/2).
+async fn client_left(session: &mut Session, origin: &Origin) {
+    if let ServerSession::H2(http2) = session.as_downstream_mut() {
+        let _ = http2.idle().await;
+        return;
+    }
+    loop {
+        match origin.conn.tcp.ready(Interest::READABLE).await {
+            Ok(ready) if ready.is_read_closed() => return,
+            Err(_) => return,
+            // Bytes that wait (a body, a pipelined request) keep the socket readable.
+            Ok(_) => tokio::time::sleep(LOOK).await,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The requests that are under way, by sandbox: their number, and how they are ended from outside.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use ahash::{AHashMap, RandomState};
+use cube_resolver::Generation;
+use cube_route::SandboxId;
+use parking_lot::Mutex;
+
+use crate::driver::{Conn, Kill, Origin};
+
+const SHARDS: usize = 64;
+
+/// A part of the requests under way, by sandbox.
+type Shard = Mutex<AHashMap<SandboxId, Vec<Arc<Live>>>>;
+
+/// Why a request is ended from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The sandbox is being or was killed.
+    Killed,
+    /// Its record was deleted, or describes another life of it.
+    Revoked,
+}
+
+/// One request under way.
+pub(crate) struct Live {
+    ended: AtomicU8,
+    conn: Arc<Conn>,
+    kill: Option<Arc<Kill>>,
+    /// The life of the sandbox that it streams from; moves when the record is read again.
+    generation: Mutex<Option<Generation>>,
+}
+
+impl Live {
+    /// Whether, and why, it was ended from outside. One atomic load.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        match self.ended.load(Ordering::Acquire) {
+            0 => None,
+            1 => Some(Ended::Killed),
+            _ => Some(Ended::Revoked),
+        }
+    }
+
+    /// The request has been judged against this life of its sandbox.
+    pub(crate) fn belongs_to(&self, generation: Generation) {
+        *self.generation.lock() = Some(generation);
+    }
+
+    fn end(&self, why: Ended) {
+        let why = match why {
+            Ended::Killed => 1,
+            Ended::Revoked => 2,
+        };
+        if self.ended.compare_exchange(0, why, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return;
+        }
+        match &self.kill {
+            Some(kill) => kill.kill(),
+            None => self.conn.end_reading(),
+        }
+    }
+}
+
+/// All requests under way.
+pub(crate) struct LiveRequests {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+}
+
+impl LiveRequests {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() })
+    }
+
+    /// Adds a request; the error is the limit that it would go over.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        origin: &Origin,
+        limit: Option<u32>,
+    ) -> Result<Place, u32> {
+        let live = Arc::new(Live {
+            ended: AtomicU8::new(0),
+            conn: origin.conn.clone(),
+            kill: origin.kill.clone(),
+            generation: Mutex::new(None),
+        });
+        let mut shard = self.shard(id).lock();
+        let requests = shard.entry(id.clone()).or_default();
+        if let Some(limit) = limit.filter(|limit| requests.len() >= *limit as usize) {
+            return Err(limit);
+        }
+        requests.push(live.clone());
+        drop(shard);
+        Ok(Place { all: self.clone(), id: id.clone(), live })
+    }
+
+    /// Whether a request of this sandbox is under way.
+    pub(crate) fn any(&self, id: &SandboxId) -> bool {
+        self.shard(id).lock().contains_key(id)
+    }
+
+    /// Ends the requests of a sandbox; with `before`, only those of an older life.
+    pub(crate) fn end(&self, id: &SandboxId, why: Ended, before: Option<Generation>) {
+        let requests = self.shard(id).lock().get(id).cloned().unwrap_or_default();
+        for live in requests {
+            let concerned = match before {
+                None => true,
+                Some(before) => live.generation.lock().is_some_and(|own| own < before),
+            };
+            if concerned {
+                live.end(why);
+            }
+        }
+    }
+
+    fn shard(&self, id: &SandboxId) -> &Shard {
+        #[expect(clippy::cast_possible_truncation, reason = "only the low bits choose the shard")]
+        #[expect(clippy::indexing_slicing, reason = "the index is taken modulo the length, which is SHARDS")]
+        &self.shards[self.hasher.hash_one(id.as_str()) as usize % SHARDS]
+    }
+}
+
+/// A request's place among those of its sandbox, given back when dropped.
+pub(crate) struct Place {
+    all: Arc<LiveRequests>,
+    id: SandboxId,
+    pub(crate) live: Arc<Live>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut shard = self.all.shard(&self.id).lock();
+        if let Some(requests) = shard.get_mut(&self.id) {
+            if let Some(at) = requests.iter().position(|live| Arc::ptr_eq(live, &self.live)) {
+                requests.swap_remove(at);
+            }
+            if requests.is_empty() {
+                shard.remove(&self.id);
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The balancer phase: which address this attempt dials, and what a failed one leaves to the next
+//! (connections.md, Retries).
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use cube_breaker::ConnectFailure;
+use pingora_core::protocols::l4::ext::TcpKeepalive;
+use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy, PeerOptions};
+use pingora_core::{Error, ErrorType, Result};
+use pingora_proxy::Session;
+
+use crate::admit::Stop;
+use crate::answer::Fault;
+use crate::context::{Context, Destination, Next, Outcome};
+use crate::edge::{Shared, header_text};
+use crate::metrics::ConnectOutcome;
+use crate::reason::Reason;
+use crate::retcode::Retcode;
+
+/// Between two tries of a port that may open.
+const PORT_PAUSE: Duration = Duration::from_millis(100);
+/// The second route is begun within this time of the first.
+const REROUTE_WITHIN: Duration = Duration::from_secs(5);
+/// Marks a pool group that is never looked into: a request whose pooled connection was dead goes
+/// out on a new one.
+const FRESH: u64 = 1 << 63;
+/// Streams of one HTTP/2 connection to a gRPC server.
+const GRPC_STREAMS: usize = 100;
+
+impl Shared {
+    /// The peer of the next attempt.
+    pub(crate) async fn peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+        let next = std::mem::replace(&mut ctx.attempts.next, Next::Route);
+        match next {
+            Next::Route | Next::Fresh => {}
+            Next::Port => tokio::time::sleep(PORT_PAUSE).await,
+            Next::Reread(failed) => self.reroute(session, ctx, failed).await?,
+        }
+        let now = Instant::now();
+        ctx.attempts.first.get_or_insert(now);
+        let (address, group) = match &ctx.destination {
+            Destination::Sandbox(sandbox) => (sandbox.route.address, sandbox.entry.generation.get()),
+            Destination::ControlPlane => match self.control_plane.address().await {
+                Some(address) => (address, 0),
+                None => return Err(fail(ctx, Fault::ControlPlaneUnresolved)),
+            },
+            Destination::Nowhere => return Err(fail(ctx, Fault::Internal)),
+        };
+        if next == Next::Fresh {
+            ctx.attempts.begin(address, now);
+            return Ok(self.dial(ctx, address, group | FRESH));
+        }
+        if next != Next::Port {
+            ctx.attempts.routes += 1;
+            ctx.attempts.begin(address, now);
+            let wait = ctx.settings.upstream.port_open_wait;
+            // The series belongs to the first attempt alone.
+            ctx.attempts.port_until = (ctx.attempts.routes == 1 && !wait.is_zero()).then(|| now + wait);
+        }
+        Ok(self.dial(ctx, address, group))
+    }
+
+    /// Reads the record again after a failed connect and judges it afresh. Where it says what is
+    /// known already, what went wrong stays the answer: dialling the same address once more would
+    /// only keep the client waiting.
+    async fn reroute(&self, session: &mut Session, ctx: &mut Context, failed: Fault) -> Result<()> {
+        let before = ctx.sandbox().map(|sandbox| (sandbox.route.address, sandbox.entry.generation));
+        if failed == Fault::ConnectTimeout
+            && !ctx.resumed
+            && let Some(target) = &ctx.target
+            && self.lifecycle.resume_after_timeout(&target.id, header_text(&ctx.request_id)).await
+        {
+            // A resume starts the count anew, once.
+            ctx.resumed = true;
+            ctx.attempts.first = None;
+            ctx.attempts.routes = 0;
+        }
+        match self.judge_afresh(session, ctx).await {
+            Ok(()) => {}
+            Err(Stop::Fault(fault)) => return Err(fail(ctx, fault)),
+            Err(Stop::Left) => {
+                ctx.outcome = Some(Outcome {
+                    status: 499,
+                    retcode: Retcode::ClientClosed,
+                    reason: Reason::ClientClosed,
+                });
+                return Err(Error::new_down(ErrorType::ConnectionClosed));
+            }
+        }
+        let after = ctx.sandbox().map(|sandbox| (sandbox.route.address, sandbox.entry.generation));
+        if before == after && ctx.attempts.first.is_some() {
+            return Err(fail(ctx, failed));
+        }
+        self.metrics.upstream_retries.inc();
+        Ok(())
+    }
+
+    fn dial(&self, ctx: &Context, address: SocketAddr, group: u64) -> Box<HttpPeer> {
+        let upstream = &ctx.settings.upstream;
+        let mut options = PeerOptions::new();
+        options.connection_timeout = Some(upstream.connect_timeout);
+        options.total_connection_timeout = Some(upstream.connect_timeout);
+        options.read_timeout = Some(upstream.silence_timeout);
+        options.write_timeout = Some(upstream.silence_timeout);
+        options.idle_timeout = Some(upstream.pool_idle);
+        options.tcp_keepalive = Some(TcpKeepalive {
+            idle: Duration::from_secs(15),
+            interval: Duration::from_secs(5),
+            count: 3,
+            // Not set: it kills a live peer that merely reads slowly.
+            user_timeout: Duration::ZERO,
+        });
+        // Which fields travel is decided in one place (forward.rs); the engine's own policy would
+        // refuse requests that nominate a field it guards.
+        options.http_upstream_request_policy = HttpUpstreamRequestPolicy::preserve();
+        if ctx.grpc {
+            options.set_http_version(2, 2);
+            options.max_h2_streams = GRPC_STREAMS;
+        }
+        let mut peer = HttpPeer::new(address, false, String::new());
+        peer.group_key = group;
+        peer.options = options;
+        Box::new(peer)
+    }
+
+    /// A connection is there, from the pool or new.
+    pub(crate) fn connected(&self, reused: bool, ctx: &mut Context) {
+        ctx.attempts.reused = reused;
+        if reused {
+            self.metrics.upstream_reused.inc();
+        } else {
+            self.metrics.connected(ConnectOutcome::Ok);
+            if let Some(sandbox) = ctx.sandbox() {
+                sandbox.permit.connected();
+            }
+        }
+    }
+
+    /// No connection: what kind of failure, and is there another try in it?
+    pub(crate) fn not_connected(&self, ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
+        error.set_retry(false);
+        let (failure, fault, outcome) = match error.etype() {
+            ErrorType::ConnectRefused => {
+                (ConnectFailure::Refused, Fault::ConnectRefused, ConnectOutcome::Refused)
+            }
+            ErrorType::ConnectTimedout => {
+                (ConnectFailure::TimedOut, Fault::ConnectTimeout, ConnectOutcome::TimedOut)
+            }
+            ErrorType::ConnectNoRoute => {
+                (ConnectFailure::Unreachable, Fault::ConnectFailed, ConnectOutcome::Unreachable)
+            }
+            _ => (ConnectFailure::Other, Fault::ConnectFailed, ConnectOutcome::Other),
+        };
+        self.metrics.connected(outcome);
+        let now = Instant::now();
+        ctx.attempts.end(now);
+        if let Some(sandbox) = ctx.sandbox() {
+            sandbox.permit.failed(&sandbox.entry.id, failure);
+        }
+        ctx.fault = Some(fault);
+        let waits = ctx.attempts.port_until.is_some_and(|until| now + PORT_PAUSE <= until);
+        if failure == ConnectFailure::Refused && waits {
+            ctx.attempts.next = Next::Port;
+            error.set_retry(true);
+        } else if self.may_reroute(ctx, now) {
+            ctx.attempts.next = Next::Reread(fault);
+            error.set_retry(true);
+        }
+        error
+    }
+
+    fn may_reroute(&self, ctx: &Context, now: Instant) -> bool {
+        let in_time = ctx.attempts.first.is_none_or(|first| now < first + REROUTE_WITHIN);
+        ctx.sandbox().is_some() && ctx.attempts.routes < 2 && in_time
+    }
+
+    /// The exchange broke after a connection was there: sent again only where nothing can have
+    /// happened twice.
+    pub(crate) fn broken(
+        &self,
+        session: &mut Session,
+        ctx: &mut Context,
+        mut error: Box<Error>,
+        reused: bool,
+    ) -> Box<Error> {
+        let dead = error.esource() == &pingora_core::ErrorSource::Upstream
+            && matches!(
+                error.etype(),
+                ErrorType::ConnectionClosed
+                    | ErrorType::ReadError
+                    | ErrorType::WriteError
+                    | ErrorType::H2Error
+            );
+        let untouched = ctx.seen.head_sent.is_none() && session.response_written().is_none();
+        let again = dead
+            && reused
+            && untouched
+            && ctx.attempts.sent < 2
+            && ctx.body.up == 0
+            && ctx.body.request_done
+            && ctx.method.is_idempotent()
+            && ctx.place.as_ref().is_none_or(|place| place.live.ended().is_none());
+        error.set_retry(again);
+        if again {
+            ctx.attempts.next = Next::Fresh;
+            self.metrics.upstream_retries.inc();
+        }
+        error
+    }
+}
+
+/// Notes what the client is to be told, and the error that ends the attempts.
+pub(crate) fn fail(ctx: &mut Context, fault: Fault) -> Box<Error> {
+    ctx.fault = Some(fault);
+    Error::new_in(ErrorType::Custom("refused"))
+}

@@ -1,0 +1,109 @@
+//! What the request path is told by the configuration. One value, swapped as a whole on reload; a
+//! request keeps the one it began with.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cube_resolver::AddressGuard;
+use cube_route::{ClientHost, Port, Rules};
+use ipnet::IpNet;
+
+use crate::answer;
+use crate::driver::ConnectionLimits;
+
+/// The settings of the edge (config.md; the names are the configuration's).
+#[derive(Debug)]
+pub struct Settings {
+    /// `node_ip`; `None`: the local address of each accepted connection.
+    pub node_ip: Option<IpAddr>,
+    /// `routing.domains` and the dialect's client-id suffix.
+    pub rules: Rules,
+    /// `routing.trusted_proxies`.
+    pub trusted_proxies: Vec<IpNet>,
+    /// `routing.forward_credentials`.
+    pub forward_credentials: bool,
+    /// `routing.envd_control_from`, the dialect's default applied; `None`: everyone.
+    pub envd_control_from: Option<Vec<IpNet>>,
+    /// `routing.control_plane`.
+    pub control_plane: Option<ControlPlaneSettings>,
+    /// `errors`.
+    pub answers: answer::Settings,
+    /// `traffic_token.exempt_ports`, the dialect's default applied.
+    pub exempt_ports: Vec<Port>,
+    /// `upstream.cidrs`, `upstream.host_ports` and the proxy's own sockets.
+    pub guard: Arc<AddressGuard>,
+    /// `lifecycle.pause_wait`: the longest that changes of its state hold a request.
+    pub pause_wait: Duration,
+    /// `upstream`.
+    pub upstream: UpstreamSettings,
+    /// The limits of one request.
+    pub limits: RequestLimits,
+    /// The limits of connections.
+    pub connections: ConnectionLimits,
+}
+
+/// `routing.control_plane`: where requests to `hosts` go that name no sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlPlaneSettings {
+    /// Name or address to dial.
+    pub host: String,
+    /// Port to dial.
+    pub port: u16,
+    /// Hosts that are its own, in lower case, without port.
+    pub hosts: Vec<String>,
+}
+
+/// `upstream`: how a sandbox is dialled.
+#[derive(Debug, Clone)]
+pub struct UpstreamSettings {
+    /// For one connection to be made.
+    pub connect_timeout: Duration,
+    /// For silence on an established request, each direction.
+    pub silence_timeout: Duration,
+    /// How long an idle connection is kept for its generation.
+    pub pool_idle: Duration,
+    /// How long a refused connection is tried again; zero: not at all.
+    pub port_open_wait: Duration,
+}
+
+/// `limits`, as far as one request goes.
+#[derive(Debug, Clone)]
+pub struct RequestLimits {
+    /// Bytes of a body; `None`: no limit.
+    pub body: Option<u64>,
+    /// Bytes of a head.
+    pub head: usize,
+    /// Header fields of a head.
+    pub headers: usize,
+    /// Bytes of a target.
+    pub target: usize,
+    /// Concurrent requests for one sandbox; `None`: no limit.
+    pub requests_per_sandbox: Option<u32>,
+    /// Requests a second from one address; `None`: no limit.
+    pub requests_per_ip: Option<u32>,
+}
+
+impl Settings {
+    /// Whether `address` may be believed what it forwards.
+    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+        !self.trusted_proxies.is_empty() && contains(&self.trusted_proxies, address)
+    }
+
+    /// Whether a request to `host` that names no sandbox is the control plane's.
+    pub(crate) fn is_control_plane(&self, host: &str) -> bool {
+        let Some(control_plane) = &self.control_plane else { return false };
+        let Some(host) = ClientHost::parse(host) else { return false };
+        control_plane.hosts.iter().any(|known| known.eq_ignore_ascii_case(host.name()))
+    }
+
+    /// Whether `address` may call the control routes of envd.
+    pub(crate) fn allows_envd_control(&self, address: IpAddr) -> bool {
+        self.envd_control_from.as_ref().is_none_or(|nets| contains(nets, address))
+    }
+}
+
+fn contains(nets: &[IpNet], address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    nets.iter().any(|net| net.contains(&address))
+}
