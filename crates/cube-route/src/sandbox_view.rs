@@ -14,17 +14,6 @@ pub static CREDENTIALS: [HeaderName; 4] = [
     HeaderName::from_static("e2b-sandbox-port"),
 ];
 
-/// The headers that the proxy sets itself or, where they do not apply, removes, whoever the peer
-/// is. None of them may come from a client as it is.
-pub static VOUCHED: [HeaderName; 6] = [
-    HeaderName::from_static("x-forwarded-host"),
-    HeaderName::from_static("x-forwarded-proto"),
-    HeaderName::from_static("x-forwarded-for"),
-    HeaderName::from_static("x-forwarded-prefix"),
-    HeaderName::from_static("x-real-ip"),
-    HeaderName::from_static("x-cube-request-id"),
-];
-
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 static X_CUBE_REQUEST_ID: HeaderName = HeaderName::from_static("x-cube-request-id");
@@ -134,7 +123,7 @@ fn entry_ip(entry: &str) -> Option<IpAddr> {
 /// `X-Forwarded-Proto`: what a trusted peer says if it is one value, `http` or `https`; else
 /// whether the listener that took the request is `secure`.
 #[must_use]
-pub fn forwarded_proto(headers: &HeaderMap, secure: bool, peer_trusted: bool) -> &'static str {
+pub fn forwarded_proto(headers: &HeaderMap, peer_trusted: bool, secure: bool) -> &'static str {
     let own = if secure { "https" } else { "http" };
     if !peer_trusted {
         return own;

@@ -58,6 +58,9 @@ fn id() -> impl Strategy<Value = String> {
     "[A-Za-z0-9_-]{1,128}"
 }
 
+/// One of the functions that move a header value.
+type Move = fn(&WayBack<'static>, &[u8]) -> Option<Vec<u8>>;
+
 fn way_back() -> impl Strategy<Value = WayBack<'static>> {
     let hosts = vec!["h.example", "h.example:80", "H.example:443", "mask:1", "127.0.0.1:9000", "[::1]"];
     let host = proptest::sample::select(hosts);
@@ -180,7 +183,7 @@ proptest! {
 
     #[test]
     fn the_way_back_changes_a_value_once(way in way_back(), value in telling_bytes()) {
-        let functions: [(&str, fn(&WayBack<'static>, &[u8]) -> Option<Vec<u8>>); 4] = [
+        let functions: [(&str, Move); 4] = [
             ("location", WayBack::location),
             ("refresh", WayBack::refresh),
             ("set_cookie", WayBack::set_cookie),
@@ -255,7 +258,7 @@ proptest! {
         if let Some(id) = request_id(&headers) {
             prop_assert!((1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()));
         }
-        let _ = forwarded_proto(&headers, true, trusting);
+        let _ = forwarded_proto(&headers, trusting, true);
         let peer = IpAddr::from(peer);
         let got = forwarded_for(&headers, peer, |_| trusting);
         if let Some(chain) = got.chain {
