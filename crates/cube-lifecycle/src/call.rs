@@ -49,18 +49,16 @@ impl Endpoint {
         if uri.query().is_some() {
             return Err(wrong("must not have a query"));
         }
-        let host = authority.host();
-        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        let named = authority.host();
+        let host = named.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(named);
         if host.is_empty() {
             return Err(wrong("names no host"));
         }
         let port = match authority.port_u16() {
             Some(0) => return Err(wrong("port 0 cannot be dialled")),
             Some(port) => port,
-            None if authority.port().is_some() || authority.as_str().ends_with(':') => {
-                return Err(wrong("not a port"));
-            }
-            None => 80,
+            None if authority.as_str() == named => 80,
+            None => return Err(wrong("the port is no number from 1 to 65535")),
         };
         Ok(Self {
             host: host.into(),
@@ -113,5 +111,43 @@ impl Endpoint {
             request = request.header(AUTHORIZATION, token.header());
         }
         request.body(Empty::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_where_to_dial_and_what_to_name() {
+        for (url, host, port, authority, path) in [
+            ("http://127.0.0.1:8083", "127.0.0.1", 8083, "127.0.0.1:8083", ""),
+            ("http://manager/", "manager", 80, "manager", ""),
+            ("http://manager.local:80/cube/", "manager.local", 80, "manager.local:80", "/cube"),
+            ("http://[fd00::1]:9", "fd00::1", 9, "[fd00::1]:9", ""),
+        ] {
+            let endpoint = Endpoint::parse(url).unwrap();
+            assert_eq!((&*endpoint.host, endpoint.port, &*endpoint.path), (host, port, path), "{url}");
+            assert_eq!(endpoint.authority, authority, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_url_that_cannot_be_called_is_refused() {
+        for url in [
+            "",
+            "manager:8083",
+            "https://manager",
+            "/internal",
+            "http://",
+            "http://u:p@manager",
+            "http://manager:0",
+            "http://manager:",
+            "http://manager:99999",
+            "http://manager/?a=b",
+            "http://mana ger",
+        ] {
+            assert!(Endpoint::parse(url).is_err(), "{url:?}");
+        }
     }
 }

@@ -23,7 +23,6 @@ pub use admin::{AdminAnswer, Upsert};
 pub use gate::{Gate, Held, Refusal};
 pub use lifecycle::{Hooks, Lifecycle};
 pub use settings::{BearerToken, LifecycleError, RegistrySettings, ResumeSettings, Settings};
-pub use states::Mark;
 
 #[cfg(test)]
 mod testing;

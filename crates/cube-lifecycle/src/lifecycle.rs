@@ -13,7 +13,7 @@ use crate::activity::Activity;
 use crate::metrics::Metrics;
 use crate::places::Places;
 use crate::resume::{Flights, Manager};
-use crate::states::{Event, Mark, States};
+use crate::states::{Event, States};
 use crate::{LastActive, LifecycleError, Settings};
 
 /// What the rest of the proxy does when something happens to a sandbox.
@@ -177,14 +177,14 @@ impl Lifecycle {
         self.activity.len()
     }
 
-    /// The moment at which a read of the store begins, for [`Lifecycle::observed_since`].
+    /// Marks the moment at which a read of the store begins, for [`Lifecycle::observed_since`].
     #[must_use]
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&self) -> u64 {
         self.states.mark()
     }
 
-    /// Takes what a read brought that began at `began`. A push since then wins.
-    pub fn observed_since(&self, id: &SandboxId, snapshot: &Snapshot, began: Mark) {
+    /// Takes what a read brought that began at the mark `began`. A push since then wins.
+    pub fn observed_since(&self, id: &SandboxId, snapshot: &Snapshot, began: u64) {
         let status = snapshot.record.as_ref().map(|record| record.status);
         let at = self.states.next_mark();
         self.learn(id, Event::Read { status, word: snapshot.state, began, at });

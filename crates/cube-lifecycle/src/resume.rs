@@ -207,3 +207,7 @@ impl Lifecycle {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "resume_tests.rs"]
+mod tests;

@@ -13,9 +13,8 @@ use cube_route::SandboxId;
 use quick_cache::sync::{Cache, DefaultLifecycle, EntryAction, EntryResult};
 use quick_cache::{OptionsBuilder, UnitWeighter};
 
-/// How many events there had been at some moment; see [`crate::Lifecycle::mark`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Mark(u64);
+/// How many events there had been at some moment.
+pub(crate) type Mark = u64;
 
 /// Something that was learned about the state of a sandbox.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +42,7 @@ pub(crate) struct Change {
     pub(crate) strange: bool,
 }
 
-/// What is known about one sandbox. `None` in a `last_` field: never read.
+/// What is known about one sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Known {
     /// The state in force.
@@ -55,9 +54,13 @@ pub(crate) struct Known {
     /// Until when activity of the sandbox is no sign of life, since it was deleted (monotonic
     /// milliseconds).
     pub(crate) gone_until_ms: u64,
+    /// The record's `Status` as last read; the outer none: no record was read.
     last_status: Option<Option<Status>>,
-    last_word: Option<Option<Status>>,
+    /// The state string as last read; one that was never read is as good as one that is not set.
+    last_word: Option<Status>,
+    /// When the last push came. Reads that began before it are not believed.
     pushed: Mark,
+    /// When the last life began.
     woken: Mark,
 }
 
@@ -83,6 +86,8 @@ impl Known {
                 self.state = Some(Status::Known(state));
                 self.pushed = at;
             }
+            // A kill that was learned of while the call was under way is not undone by its answer.
+            Event::Resumed { .. } if dies(before) => return Change::default(),
             Event::Resumed { at, .. } => {
                 self.state = RUNNING;
                 self.pushed = at;
@@ -91,9 +96,15 @@ impl Known {
             Event::Read { began, .. } if self.pushed > began => return Change::default(),
             Event::Read { status, word, .. } => {
                 let told = follow && self.read_word(word);
-                if let Some(status) = status {
-                    self.gone_until_ms = 0;
-                    self.read_status(status, told);
+                match status {
+                    Some(status) => {
+                        self.gone_until_ms = 0;
+                        self.read_status(status, told);
+                    }
+                    // A record that is gone says as little as one without the field; an id that
+                    // never had one leaves no trace.
+                    None if self.last_status.is_some() => self.read_status(None, told),
+                    None => {}
                 }
             }
         }
@@ -126,7 +137,7 @@ impl Known {
 
     /// The state string; whether it told something new.
     fn read_word(&mut self, word: Option<Status>) -> bool {
-        let last = self.last_word.replace(word).flatten();
+        let last = std::mem::replace(&mut self.last_word, word);
         if last == word {
             return false;
         }
@@ -169,8 +180,8 @@ impl Known {
     /// Whether what was last read is not what is in force. The next change must then be read when
     /// it happens: a later one may read as the value that is already known.
     pub(crate) fn contradicted(&self) -> bool {
-        let other = |last: Option<Option<Status>>| last.flatten().is_some_and(|s| self.state != Some(s));
-        other(self.last_word) || other(self.last_status)
+        let other = |last: Option<Status>| last.is_some() && last != self.state;
+        other(self.last_word) || other(self.last_status.flatten())
     }
 }
 
@@ -197,12 +208,12 @@ impl States {
 
     /// The mark of now, for a read that begins.
     pub(crate) fn mark(&self) -> Mark {
-        Mark(self.marks.load(Ordering::SeqCst))
+        self.marks.load(Ordering::SeqCst)
     }
 
     /// A new mark, for an event.
     pub(crate) fn next_mark(&self) -> Mark {
-        Mark(self.marks.fetch_add(1, Ordering::SeqCst) + 1)
+        self.marks.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// What is known; counts as use.
