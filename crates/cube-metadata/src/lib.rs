@@ -3,10 +3,17 @@
 //! [`SandboxRecord`] is the parsed Redis hash; [`MetadataStore`] is anything that can read one.
 //! The schema is the metadata page of the specification.
 
+mod file;
 mod mask;
 mod record;
+mod redis;
+mod secret;
 mod store;
+mod yaml;
 
+pub use file::FileStore;
 pub use mask::HostMask;
 pub use record::{Access, Field, Oddity, SandboxRecord, SandboxState, Status, TrafficToken};
+pub use redis::{RedisSettings, RedisStore};
+pub use secret::Secret;
 pub use store::{MetadataStore, Snapshot, SnapshotObserver, StoreError, StoreEvent, TrackingSession};

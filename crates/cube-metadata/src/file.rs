@@ -1,0 +1,350 @@
+//! The embedded store: records from a YAML file (config.md), followed as it changes.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::io::Write;
+use std::net::IpAddr;
+use std::num::NonZeroU64;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cube_route::SandboxId;
+use parking_lot::RwLock;
+use prometheus::{IntGauge, Registry};
+use tokio::sync::broadcast;
+
+use crate::yaml::{Document, Fields, Id, Unique};
+use crate::{MetadataStore, SandboxRecord, Snapshot, StoreError, StoreEvent, TrackingSession};
+
+/// How often the file is looked at. It is read when it looked the same twice after a change, so
+/// that a file being written in place is not taken half done.
+const POLL: Duration = Duration::from_millis(200);
+/// Events kept for a subscriber that is behind.
+const EVENTS: usize = 8192;
+
+/// Records from a YAML file, or from memory. Changes are always pushed.
+pub struct FileStore {
+    path: Option<PathBuf>,
+    document: RwLock<Arc<Document>>,
+    events: broadcast::Sender<StoreEvent>,
+    /// One writer at a time: a write reads the file before it replaces it.
+    writing: tokio::sync::Mutex<()>,
+}
+
+/// What tells a changed file from an unchanged one without reading it.
+#[derive(PartialEq, Eq, Clone, Copy)]
+struct Stamp {
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
+}
+
+impl FileStore {
+    /// Reads the file and follows it from now on; needs a tokio runtime. A file that breaks later
+    /// is reported and the last good one stays in force.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] when the file cannot be read or is broken (with line and column),
+    /// or the metrics are registered already.
+    pub fn open(path: impl Into<PathBuf>, registry: &Registry) -> Result<Arc<Self>, StoreError> {
+        let path = path.into();
+        let stamp = Stamp::of(&path);
+        let document = read(&path)?;
+        let tracked = IntGauge::new("cube_proxy_cache_tracked", "1 while changes in the store are pushed")
+            .and_then(|gauge| registry.register(Box::new(gauge.clone())).map(|()| gauge))
+            .map_err(|error| StoreError::Invalid(error.to_string()))?;
+        tracked.set(1);
+        let store = Arc::new(Self::new(Some(path), document));
+        tokio::spawn(follow(Arc::downgrade(&store), stamp));
+        Ok(store)
+    }
+
+    /// A store without a file behind it; what is written to it lives in memory.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] when `text` is broken, with line and column.
+    pub fn from_yaml(text: &str) -> Result<Arc<Self>, StoreError> {
+        Ok(Arc::new(Self::new(None, Document::read(text).map_err(StoreError::Invalid)?)))
+    }
+
+    fn new(path: Option<PathBuf>, document: Document) -> Self {
+        Self {
+            path,
+            document: RwLock::new(Arc::new(document)),
+            events: broadcast::channel(EVENTS).0,
+            writing: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    fn document(&self) -> Arc<Document> {
+        self.document.read().clone()
+    }
+
+    fn fields(&self, id: &SandboxId) -> Option<Fields> {
+        let document = self.document();
+        document.sandboxes.0.get(&Id(id.clone())).map(|fields| fields.0.clone()).filter(|f| !f.is_empty())
+    }
+
+    /// Puts `new` in force and tells what differs.
+    fn replace(&self, new: Document) {
+        let new = Arc::new(new);
+        let old = std::mem::replace(&mut *self.document.write(), new.clone());
+        let (before, after) = (&old.sandboxes.0, &new.sandboxes.0);
+        let changed = before.iter().filter(|(id, fields)| after.get(*id) != Some(*fields));
+        let added = after.iter().filter(|(id, _)| !before.contains_key(*id));
+        // Nobody listening is no fault.
+        for (id, _) in changed.chain(added) {
+            let _ = self.events.send(StoreEvent::Changed(id.0.clone()));
+        }
+        if old.faulty_backend_set != new.faulty_backend_set {
+            let _ = self.events.send(StoreEvent::FaultyNodes);
+        }
+    }
+
+    /// Changes the document, first in the file where there is one.
+    async fn edit<T>(&self, change: impl FnOnce(&mut Document) -> T) -> Result<T, StoreError> {
+        let _turn = self.writing.lock().await;
+        let mut document = match &self.path {
+            Some(path) => read(path)?,
+            None => (*self.document()).clone(),
+        };
+        let outcome = change(&mut document);
+        if let Some(path) = &self.path {
+            let text = document.write().map_err(StoreError::Invalid)?;
+            write(path, &text).map_err(|error| cannot("write", path, &error))?;
+        }
+        self.replace(document);
+        Ok(outcome)
+    }
+}
+
+#[async_trait]
+impl MetadataStore for FileStore {
+    async fn fetch(&self, id: &SandboxId) -> Result<Snapshot, StoreError> {
+        let record = self.fields(id).map(|fields| {
+            SandboxRecord::parse(fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())), 0)
+        });
+        Ok(Snapshot { record, state: None })
+    }
+
+    async fn faulty_nodes(&self) -> Result<HashSet<IpAddr>, StoreError> {
+        let document = self.document();
+        let addresses = document.faulty_backend_set.iter().filter_map(|text| text.parse::<IpAddr>().ok());
+        Ok(addresses.map(|address| address.to_canonical()).collect())
+    }
+
+    fn subscribe(&self) -> broadcast::Receiver<StoreEvent> {
+        self.events.subscribe()
+    }
+
+    fn tracking(&self) -> Option<TrackingSession> {
+        Some(NonZeroU64::MIN)
+    }
+
+    fn failing(&self) -> bool {
+        false
+    }
+
+    fn answered(&self) -> bool {
+        true
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxId>, StoreError> {
+        Ok(self.document().sandboxes.0.keys().map(|id| id.0.clone()).collect())
+    }
+
+    async fn get(&self, id: &SandboxId) -> Result<Option<BTreeMap<String, String>>, StoreError> {
+        Ok(self.fields(id))
+    }
+
+    /// The file is written anew: comments in it are lost.
+    async fn put(&self, id: &SandboxId, fields: &BTreeMap<String, String>) -> Result<(), StoreError> {
+        let (id, fields) = (Id(id.clone()), fields.clone());
+        self.edit(|document| document.sandboxes.0.entry(id).or_insert_with(Unique::default).0.extend(fields))
+            .await
+    }
+
+    /// The file is written anew: comments in it are lost.
+    async fn delete(&self, id: &SandboxId) -> Result<bool, StoreError> {
+        let id = Id(id.clone());
+        self.edit(|document| document.sandboxes.0.remove(&id).is_some()).await
+    }
+}
+
+/// Looks at the file again and again, until the store is gone.
+async fn follow(store: Weak<FileStore>, mut in_force: Option<Stamp>) {
+    let mut last_seen = in_force;
+    let mut polls = tokio::time::interval(POLL);
+    polls.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        polls.tick().await;
+        let Some(store) = store.upgrade() else { return };
+        let Some(path) = &store.path else { return };
+        let seen = Stamp::of(path);
+        let settled = seen == last_seen;
+        last_seen = seen;
+        if !settled || seen == in_force {
+            continue;
+        }
+        let _turn = store.writing.lock().await;
+        in_force = seen;
+        match read(path) {
+            Ok(document) => {
+                let count = document.sandboxes.0.len();
+                store.replace(document);
+                tracing::info!(file = %path.display(), sandboxes = count, "read the sandboxes again");
+            }
+            Err(error) => tracing::error!(%error, "the last good sandboxes stay in force"),
+        }
+    }
+}
+
+impl Stamp {
+    /// `None` while there is no such file.
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        Some(Self {
+            inode: metadata.ino(),
+            size: metadata.size(),
+            changed: (metadata.mtime(), metadata.mtime_nsec()),
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Document, StoreError> {
+    let text = fs::read_to_string(path).map_err(|error| cannot("read", path, &error))?;
+    Document::read(&text).map_err(|error| StoreError::Invalid(format!("{}: {error}", path.display())))
+}
+
+/// Puts `text` in the place of the file in one step, with the permissions it had.
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    // Through a link the file itself is replaced, not the link.
+    let path = fs::canonicalize(path)?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let fresh = path.with_file_name(name);
+    let _ = fs::remove_file(&fresh);
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    let done = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.set_permissions(fs::metadata(&path)?.permissions()))
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&fresh, &path));
+    if done.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    done
+}
+
+fn cannot(what: &str, path: &Path, error: &std::io::Error) -> StoreError {
+    StoreError::Invalid(format!("cannot {what} {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Field;
+
+    fn id(text: &str) -> SandboxId {
+        SandboxId::parse(text).unwrap()
+    }
+
+    async fn next(events: &mut broadcast::Receiver<StoreEvent>) -> StoreEvent {
+        tokio::time::timeout(Duration::from_secs(5), events.recv()).await.expect("an event in time").unwrap()
+    }
+
+    fn store_with(text: &str) -> (tempfile::TempDir, PathBuf, Arc<FileStore>) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sandboxes.yaml");
+        fs::write(&path, text).unwrap();
+        let store = FileStore::open(&path, &Registry::new()).unwrap();
+        (directory, path, store)
+    }
+
+    #[tokio::test]
+    async fn records_and_faulty_nodes_come_from_the_text() {
+        let text =
+            "sandboxes: {Ab: {HostIP: 10.0.0.1}, empty: {}}\nfaulty_backend_set: ['::ffff:10.0.0.2', x]";
+        let store = FileStore::from_yaml(text).unwrap();
+        let record = store.fetch(&id("ab")).await.unwrap().record.unwrap();
+        assert_eq!(record.host_ip, Field::Value("10.0.0.1".parse().unwrap()));
+        assert!(store.fetch(&id("empty")).await.unwrap().record.is_none());
+        assert!(store.fetch(&id("other")).await.unwrap().record.is_none());
+        assert_eq!(store.faulty_nodes().await.unwrap(), HashSet::from(["10.0.0.2".parse().unwrap()]));
+    }
+
+    #[tokio::test]
+    async fn a_store_in_memory_takes_changes() {
+        let store = FileStore::from_yaml("sandboxes: {}").unwrap();
+        let mut events = store.subscribe();
+        let fields = BTreeMap::from([("HostIP".to_owned(), "10.0.0.1".to_owned())]);
+        store.put(&id("ab"), &fields).await.unwrap();
+        assert_eq!(next(&mut events).await, StoreEvent::Changed(id("ab")));
+        assert_eq!(store.get(&id("ab")).await.unwrap(), Some(fields));
+        assert_eq!(store.list().await.unwrap(), [id("ab")]);
+        assert!(store.delete(&id("ab")).await.unwrap());
+        assert!(!store.delete(&id("ab")).await.unwrap());
+        assert_eq!(store.get(&id("ab")).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_replaced_file_is_followed_and_only_differences_are_told() {
+        let (_directory, path, store) = store_with("sandboxes: {a: {x: y}, b: {x: y}, c: {x: y}}");
+        let mut events = store.subscribe();
+        let fresh = path.with_extension("tmp");
+        fs::write(&fresh, "sandboxes: {a: {x: y}, b: {x: z}, d: {x: y}}\nfaulty_backend_set: [10.0.0.1]")
+            .unwrap();
+        fs::rename(&fresh, &path).unwrap();
+        let mut changed = Vec::new();
+        for _ in 0..3 {
+            match next(&mut events).await {
+                StoreEvent::Changed(id) => changed.push(id.to_string()),
+                other => panic!("{other:?}"),
+            }
+        }
+        changed.sort();
+        assert_eq!(changed, ["b", "c", "d"]);
+        assert_eq!(next(&mut events).await, StoreEvent::FaultyNodes);
+    }
+
+    #[tokio::test]
+    async fn a_broken_file_leaves_the_last_good_one_in_force() {
+        let (_directory, path, store) = store_with("sandboxes: {a: {x: y}}");
+        let mut events = store.subscribe();
+        fs::write(&path, "sandboxes: {a: [").unwrap();
+        let broken = store.put(&id("b"), &BTreeMap::new()).await.unwrap_err();
+        assert!(broken.to_string().contains("line 1, column"), "{broken}");
+        // Good again: the only event there ever is.
+        fs::write(&path, "sandboxes: {a: {x: y}, b: {x: y}}").unwrap();
+        assert_eq!(next(&mut events).await, StoreEvent::Changed(id("b")));
+        assert!(store.fetch(&id("a")).await.unwrap().record.is_some());
+    }
+
+    #[tokio::test]
+    async fn writing_keeps_the_other_records_and_the_permissions() {
+        use std::os::unix::fs::PermissionsExt;
+        let (directory, path, store) = store_with("sandboxes: {a: {x: '1'}}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        store.put(&id("a"), &BTreeMap::from([("y".into(), "2".into())])).await.unwrap();
+        store.put(&id("b"), &BTreeMap::from([("x".into(), "false".into())])).await.unwrap();
+        let again = FileStore::open(&path, &Registry::new()).unwrap();
+        let a = again.get(&id("a")).await.unwrap().unwrap();
+        assert_eq!(a, BTreeMap::from([("x".into(), "1".into()), ("y".into(), "2".into())]));
+        assert_eq!(again.get(&id("b")).await.unwrap().unwrap()["x"], "false");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no file is left behind");
+    }
+
+    #[test]
+    fn a_file_that_is_broken_or_missing_at_the_start_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sandboxes.yaml");
+        assert!(FileStore::open(&path, &Registry::new()).is_err());
+        fs::write(&path, "sandboxes:\n  a.b: {}\n").unwrap();
+        let error = FileStore::open(&path, &Registry::new()).err().unwrap().to_string();
+        assert!(error.contains("sandboxes.yaml: line 2, column 3"), "{error}");
+    }
+}

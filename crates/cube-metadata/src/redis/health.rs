@@ -1,0 +1,89 @@
+//! The store's own short breaker: a server that is away is not asked by every request.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::StoreError;
+
+/// A server that stays away is logged this often.
+const LOG_EVERY: Duration = Duration::from_secs(30);
+
+/// Whether the last attempts to ask one server failed. While they did, callers are answered at
+/// once and only the node's own watch asks on.
+pub(crate) struct Health {
+    server: String,
+    failing: AtomicBool,
+    error: watch::Sender<Option<StoreError>>,
+    logged: Mutex<Option<Instant>>,
+}
+
+impl Health {
+    pub(crate) fn new(server: String) -> Self {
+        Self {
+            server,
+            failing: AtomicBool::new(false),
+            error: watch::Sender::new(None),
+            logged: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn failing(&self) -> bool {
+        self.failing.load(Ordering::Acquire)
+    }
+
+    /// The error of the last attempt while the server fails.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if !self.failing() {
+            return Ok(());
+        }
+        self.error.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    /// Waits until the server fails.
+    pub(crate) async fn failure(&self) -> StoreError {
+        let mut error = self.error.subscribe();
+        match error.wait_for(Option::is_some).await {
+            Ok(error) => error.clone().unwrap_or(StoreError::Timeout),
+            Err(_) => StoreError::Timeout,
+        }
+    }
+
+    pub(crate) fn fail(&self, error: &StoreError) {
+        let mut logged = self.logged.lock();
+        if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
+            *logged = Some(Instant::now());
+            tracing::warn!(server = %self.server, %error, "Redis does not answer; trying on");
+        }
+        drop(logged);
+        self.error.send_replace(Some(error.clone()));
+        self.failing.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn heal(&self) {
+        if self.failing.swap(false, Ordering::AcqRel) {
+            self.error.send_replace(None);
+            *self.logged.lock() = None;
+            tracing::info!(server = %self.server, "Redis answers again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_failure_wakes_who_waits_and_is_repeated_until_healed() {
+        let health = Health::new("a:1".to_owned());
+        assert_eq!(health.check(), Ok(()));
+        let (error, ()) = tokio::join!(health.failure(), async { health.fail(&StoreError::Timeout) });
+        assert_eq!(error, StoreError::Timeout);
+        assert!(health.failing());
+        assert_eq!(health.check(), Err(StoreError::Timeout));
+        health.heal();
+        assert_eq!((health.failing(), health.check()), (false, Ok(())));
+    }
+}

@@ -1,0 +1,273 @@
+//! The Redis store: records as other components write them (metadata.md), on fred.
+
+mod canary;
+mod channel;
+mod client;
+mod error;
+mod health;
+mod keys;
+mod metrics;
+mod node;
+mod settings;
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use async_trait::async_trait;
+use cube_route::SandboxId;
+use fred::error::Error;
+use fred::types::{Map, Value};
+use prometheus::Registry;
+use tokio::sync::broadcast;
+
+use crate::redis::channel::Channel;
+use crate::redis::client::Connector;
+use crate::redis::error::{is_about_the_key, store_error};
+use crate::redis::keys::Keys;
+use crate::redis::metrics::Metrics;
+use crate::redis::node::{Command, Mark, Node, Running, Shared};
+use crate::{MetadataStore, SandboxRecord, Snapshot, Status, StoreError, StoreEvent, TrackingSession};
+
+pub use settings::RedisSettings;
+
+const REGISTRY: &str = "cube:v1:shared:cube_proxy:registry";
+const HEARTBEAT: &str = "cube:v1:shared:cube_proxy:heartbeat";
+
+/// Records in Redis: a single server, a master behind Sentinels.
+pub struct RedisStore {
+    shared: Arc<Shared>,
+    metrics: Metrics,
+    only: Running,
+}
+
+/// The answer to one command, and who gave it.
+struct Answer {
+    value: Result<Value, Error>,
+    from: Arc<Node>,
+    mark: Mark,
+}
+
+impl RedisStore {
+    /// Checks the settings as [`RedisStore::connect`] does, and connects to nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] says which setting does not hold; never a password.
+    pub fn check(settings: &RedisSettings) -> Result<(), StoreError> {
+        Connector::new(settings)?;
+        Keys::new(settings, true).map(drop)
+    }
+
+    /// Returns at once and connects in the background, for as long as it takes; needs a tokio
+    /// runtime. `follow_redis`: read and follow the lifecycle state too.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] when the settings do not hold. Not when Redis is away or refuses
+    /// the password: that is logged, and [`MetadataStore::answered`] stays false.
+    pub fn connect(
+        settings: RedisSettings,
+        follow_redis: bool,
+        registry: &Registry,
+    ) -> Result<Arc<Self>, StoreError> {
+        let connector = Connector::new(&settings)?;
+        let keys = Keys::new(&settings, follow_redis)?;
+        let metrics = Metrics::register(registry).map_err(|error| StoreError::Invalid(error.to_string()))?;
+        let shared = Arc::new(Shared {
+            keys,
+            channel: Channel::new(metrics.tracked.clone()),
+            answered: AtomicBool::new(false),
+            tracking: settings.tracking,
+            command_timeout: settings.command_timeout,
+        });
+        let hosts = connector.target().hosts.iter().map(|(host, port)| format!("{host}:{port}"));
+        let server = hosts.collect::<Vec<_>>().join(",");
+        let only = Running::start(0, server, connector.configured(), shared.clone());
+        shared.channel.expect([only.node.number()]);
+        Ok(Arc::new(Self { shared, metrics, only }))
+    }
+
+    /// Sends the commands to whoever owns their keys, and gives the answers in the same order.
+    async fn run(&self, commands: Vec<Command>) -> Result<Vec<Answer>, StoreError> {
+        let node = &self.only.node;
+        let mark = node.mark();
+        let answers = node.ask(&commands).await?;
+        Ok(answers.into_iter().map(|value| Answer { value, from: node.clone(), mark }).collect())
+    }
+
+    /// Runs commands whose every answer must be good.
+    async fn run_all(&self, commands: Vec<Command>) -> Result<Vec<Value>, StoreError> {
+        let answers = self.run(commands).await.inspect_err(|error| self.metrics.failed(error))?;
+        let values: Result<Vec<Value>, Error> = answers.into_iter().map(|answer| answer.value).collect();
+        values.map_err(|error| store_error(&error)).inspect_err(|error| self.metrics.failed(error))
+    }
+
+    async fn lookup(&self, id: &SandboxId) -> Result<Snapshot, StoreError> {
+        let keys = &self.shared.keys;
+        let record_keys: Vec<String> = keys.records(id.as_str()).collect();
+        let mut commands: Vec<Command> =
+            record_keys.iter().map(|key| Command::new("HGETALL", key.as_str())).collect();
+        commands.extend(keys.state(id.as_str()).map(|key| Command::new("GET", key)));
+        let mut answers = self.run(commands).await?.into_iter();
+        let mut record = None;
+        for (prefix, key) in record_keys.iter().enumerate() {
+            let Some(answer) = answers.next() else { break };
+            if record.is_some() {
+                continue;
+            }
+            let value = answer.value.map_err(|error| store_error(&error))?;
+            let fields = match &value {
+                Value::Map(fields) if !fields.is_empty() => fields,
+                _ => continue,
+            };
+            record = Some(parse(fields, u8::try_from(prefix).unwrap_or(u8::MAX)));
+            answer.from.seen(key, &value, answer.mark);
+            if keys.is_legacy(prefix) {
+                self.metrics.legacy_hits.inc();
+            }
+        }
+        let state = match answers.next().map(|answer| answer.value) {
+            None | Some(Ok(Value::Null)) => None,
+            // Not even text, or no string at all: a word that nobody knows.
+            Some(Ok(value)) => Status::parse(value.as_str().as_deref().unwrap_or("\u{fffd}")),
+            Some(Err(error)) if is_about_the_key(&error) => Some(Status::Unknown),
+            Some(Err(error)) => return Err(store_error(&error)),
+        };
+        Ok(Snapshot { record, state })
+    }
+}
+
+fn parse(fields: &Map, prefix: u8) -> SandboxRecord {
+    let fields = fields.iter();
+    SandboxRecord::parse(
+        fields.map(|(name, value)| (name.as_bytes(), value.as_bytes().unwrap_or_default())),
+        prefix,
+    )
+}
+
+#[async_trait]
+impl MetadataStore for RedisStore {
+    async fn fetch(&self, id: &SandboxId) -> Result<Snapshot, StoreError> {
+        let began = Instant::now();
+        let outcome = self.lookup(id).await;
+        self.metrics.asked(began.elapsed());
+        outcome.inspect_err(|error| self.metrics.failed(error))
+    }
+
+    async fn faulty_nodes(&self) -> Result<HashSet<IpAddr>, StoreError> {
+        let members = self.run_all(vec![Command::new("SMEMBERS", self.shared.keys.faulty_set())]).await?;
+        let members = members.into_iter().flat_map(|value| match value {
+            Value::Array(members) => members,
+            _ => Vec::new(),
+        });
+        let addresses = members.filter_map(|member| member.as_str()?.parse::<IpAddr>().ok());
+        Ok(addresses.map(|address| address.to_canonical()).collect())
+    }
+
+    fn subscribe(&self) -> broadcast::Receiver<StoreEvent> {
+        self.shared.channel.subscribe()
+    }
+
+    fn tracking(&self) -> Option<TrackingSession> {
+        self.shared.channel.session()
+    }
+
+    fn failing(&self) -> bool {
+        self.only.node.failing()
+    }
+
+    fn answered(&self) -> bool {
+        self.shared.answered.load(Ordering::Acquire)
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxId>, StoreError> {
+        let mut ids = HashSet::new();
+        for prefix in self.shared.keys.prefixes() {
+            scan(&self.only.node, &self.shared.keys, prefix, &mut ids).await?;
+        }
+        let mut ids: Vec<SandboxId> = ids.into_iter().collect();
+        ids.sort();
+        Ok(ids)
+    }
+
+    async fn get(&self, id: &SandboxId) -> Result<Option<BTreeMap<String, String>>, StoreError> {
+        let keys = self.shared.keys.records(id.as_str());
+        let answers = self.run(keys.map(|key| Command::new("HGETALL", key)).collect()).await?;
+        for answer in answers {
+            let value = answer.value.map_err(|error| store_error(&error))?;
+            if let Value::Map(fields) = value
+                && !fields.is_empty()
+            {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let fields = fields.iter();
+                let fields =
+                    fields.map(|(n, v)| (text(n.as_bytes()), text(v.as_bytes().unwrap_or_default())));
+                return Ok(Some(fields.collect()));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn put(&self, id: &SandboxId, fields: &BTreeMap<String, String>) -> Result<(), StoreError> {
+        if fields.is_empty() {
+            return Ok(());
+        }
+        let command = Command::new("HSET", self.shared.keys.first(id));
+        let command = fields
+            .iter()
+            .fold(command, |command, (name, value)| command.arg(name.as_str()).arg(value.as_str()));
+        self.run_all(vec![command]).await.map(drop)
+    }
+
+    async fn delete(&self, id: &SandboxId) -> Result<bool, StoreError> {
+        let keys = self.shared.keys.records(id.as_str());
+        let removed = self.run_all(keys.map(|key| Command::new("DEL", key)).collect()).await?;
+        Ok(removed.iter().any(|count| count.as_i64().is_some_and(|count| count > 0)))
+    }
+
+    async fn announce(&self, proxy_id: &str, row: &str, now_ms: u64) -> Result<(), StoreError> {
+        let commands = vec![
+            Command::new("HSET", REGISTRY).arg(proxy_id).arg(row),
+            Command::new("ZADD", HEARTBEAT).arg(now_ms.to_string()).arg(proxy_id),
+        ];
+        self.run_all(commands).await.map(drop)
+    }
+
+    async fn withdraw(&self, proxy_id: &str) -> Result<(), StoreError> {
+        let commands =
+            vec![Command::new("HDEL", REGISTRY).arg(proxy_id), Command::new("ZREM", HEARTBEAT).arg(proxy_id)];
+        self.run_all(commands).await.map(drop)
+    }
+}
+
+/// Adds the sandboxes that `node` has under `prefix`.
+async fn scan(
+    node: &Node,
+    keys: &Keys,
+    prefix: &str,
+    ids: &mut HashSet<SandboxId>,
+) -> Result<(), StoreError> {
+    let mut pattern = String::with_capacity(prefix.len() + 1);
+    for letter in prefix.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern.push('*');
+    let mut cursor = "0".to_owned();
+    loop {
+        let arguments = [cursor.as_str(), "MATCH", &pattern, "COUNT", "1000"]
+            .map(|argument| Value::from(argument.to_owned()));
+        let Value::Array(page) = node.custom("SCAN", arguments.to_vec()).await? else { return Ok(()) };
+        let mut page = page.into_iter();
+        cursor = page.next().and_then(Value::into_string).unwrap_or_default();
+        if let Some(Value::Array(found)) = page.next() {
+            ids.extend(found.iter().filter_map(|key| keys.id(&key.as_str()?)));
+        }
+        if cursor.is_empty() || cursor == "0" {
+            return Ok(());
+        }
+    }
+}

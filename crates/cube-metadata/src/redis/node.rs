@@ -1,0 +1,421 @@
+//! One server that holds records: its connection, its health, and the changes it pushes.
+//!
+//! Reads and pushes share one connection. What is read therefore always comes from the very
+//! server that pushes, also while a fail-over leaves two servers that both answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fred::clients::{Client, Pipeline};
+use fred::error::Error;
+use fred::interfaces::{ClientLike, EventInterface, TrackingInterface};
+use fred::types::client::Invalidation;
+use fred::types::{ClusterHash, CustomCommand, Value};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::redis::canary::Canary;
+use crate::redis::channel::Channel;
+use crate::redis::error::{is_about_the_key, store_error};
+use crate::redis::health::Health;
+use crate::redis::keys::{Keys, Owner};
+use crate::{StoreError, StoreEvent};
+
+/// How often the connection must answer (metadata.md).
+const BEAT: Duration = Duration::from_secs(1);
+/// How often a server that fails is tried.
+const FAILING_BEAT: Duration = Duration::from_millis(200);
+/// Unanswered beats after which the connection counts as dead.
+const MISSED_BEATS: u32 = 2;
+/// How often a key is read again.
+const CANARY_EVERY: Duration = Duration::from_secs(2);
+/// An invalidation may come this much later than the answer that shows the change.
+const CANARY_GRACE: Duration = Duration::from_millis(100);
+/// Between the two tries of a lookup, and between attempts to start a client.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A command whose first argument is its key.
+#[derive(Clone)]
+pub(crate) struct Command {
+    pub(crate) verb: &'static str,
+    pub(crate) arguments: Vec<Value>,
+}
+
+impl Command {
+    pub(crate) fn new(verb: &'static str, key: impl Into<Value>) -> Self {
+        Self { verb, arguments: vec![key.into()] }
+    }
+
+    pub(crate) fn arg(mut self, argument: impl Into<Value>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        self.arguments.first().and_then(Value::as_bytes).unwrap_or_default()
+    }
+}
+
+/// What all servers of a store share.
+pub(crate) struct Shared {
+    pub(crate) keys: Keys,
+    pub(crate) channel: Channel,
+    pub(crate) answered: AtomicBool,
+    pub(crate) tracking: bool,
+    pub(crate) command_timeout: Duration,
+}
+
+pub(crate) struct Node {
+    number: u64,
+    server: String,
+    client: Client,
+    shared: Arc<Shared>,
+    health: Health,
+    /// Connections so far, counted up when one is lost and when one is made.
+    epoch: AtomicU64,
+    /// The epoch in which pushes were asked for, 0 while they are not. Changed under this lock
+    /// together with the channel.
+    pushing: Mutex<u64>,
+    pushes: AtomicU64,
+    canary: Canary,
+    wake: Notify,
+    sentinel: bool,
+}
+
+/// What had been pushed when a read began.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    epoch: u64,
+    pushes: u64,
+}
+
+/// A node with the tasks that keep it going; they end with it.
+pub(crate) struct Running {
+    pub(crate) node: Arc<Node>,
+    _tasks: JoinSet<()>,
+}
+
+impl Running {
+    /// Connects in the background. `number` is the node's own in the channel.
+    pub(crate) fn start(number: u64, server: String, client: Client, shared: Arc<Shared>) -> Self {
+        let sentinel = client.uses_sentinels();
+        let node = Arc::new(Node {
+            number,
+            health: Health::new(server.clone()),
+            server,
+            client,
+            shared,
+            epoch: AtomicU64::new(1),
+            pushing: Mutex::new(0),
+            pushes: AtomicU64::new(0),
+            canary: Canary::default(),
+            wake: Notify::new(),
+            sentinel,
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(node.clone().listen());
+        tasks.spawn(node.clone().connect());
+        tasks.spawn(node.clone().watch());
+        Self { node, _tasks: tasks }
+    }
+}
+
+impl Node {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    pub(crate) fn failing(&self) -> bool {
+        self.health.failing()
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { epoch: self.epoch.load(Ordering::Acquire), pushes: self.pushes.load(Ordering::Acquire) }
+    }
+
+    /// A record that was read, and when: one such key is read again now and then.
+    pub(crate) fn seen(&self, key: &str, value: &Value, mark: Mark) {
+        if self.canary.is_wanted() && *self.pushing.lock() == mark.epoch && self.mark() == mark {
+            self.canary.set(key, value);
+        }
+    }
+
+    /// Sends all commands in one go and waits for all answers: two tries, all bounded
+    /// (metadata.md). An error in the list is the server's answer to that command.
+    pub(crate) async fn ask(&self, commands: &[Command]) -> Result<Vec<Result<Value, Error>>, StoreError> {
+        self.health.check()?;
+        let bound = self.shared.command_timeout.mul_f32(2.5);
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.twice(commands) => outcome,
+            error = self.health.failure() => return Err(error),
+            () = tokio::time::sleep(bound) => Err(StoreError::Timeout),
+        };
+        match &outcome {
+            Err(error) => self.health.fail(error),
+            Ok(answers) => {
+                let fault = answers.iter().filter_map(|a| a.as_ref().err()).find(|e| !is_about_the_key(e));
+                match fault {
+                    Some(error) => self.health.fail(&store_error(error)),
+                    None => self.shared.answered.store(true, Ordering::Release),
+                }
+            }
+        }
+        outcome
+    }
+
+    async fn twice(&self, commands: &[Command]) -> Result<Vec<Result<Value, Error>>, StoreError> {
+        match self.once(commands).await {
+            Ok(answers) => Ok(answers),
+            Err(_) => {
+                tokio::time::sleep(PAUSE).await;
+                self.once(commands).await
+            }
+        }
+    }
+
+    /// One try.
+    pub(crate) async fn once(&self, commands: &[Command]) -> Result<Vec<Result<Value, Error>>, StoreError> {
+        let pipeline = self.client.pipeline();
+        for command in commands {
+            queue(&pipeline, command.verb, command.arguments.clone()).await.map_err(|e| store_error(&e))?;
+        }
+        let answers = pipeline.try_all::<Value>().await;
+        if answers.len() != commands.len() {
+            // The pipeline as a whole failed.
+            let error = answers.into_iter().find_map(Result::err);
+            return Err(error.map_or(StoreError::Timeout, |error| store_error(&error)));
+        }
+        // A connection that breaks in the middle must not look like the server's answers.
+        match answers.iter().filter_map(|a| a.as_ref().err().map(store_error)).find(is_no_answer) {
+            Some(error) => Err(error),
+            None => Ok(answers),
+        }
+    }
+
+    /// A command that belongs to no key.
+    pub(crate) async fn custom(
+        &self,
+        verb: &'static str,
+        arguments: Vec<Value>,
+    ) -> Result<Value, StoreError> {
+        let command = CustomCommand::new_static(verb, ClusterHash::FirstKey, false);
+        self.client.custom(command, arguments).await.map_err(|error| store_error(&error))
+    }
+
+    /// Keeps a client running: it ends when the first attempt to connect fails, and on errors
+    /// after which fred gives up.
+    async fn connect(self: Arc<Self>) {
+        loop {
+            let task = self.client.connect();
+            let _ends_with_us = AbortOnDrop(task.abort_handle());
+            let error = match task.await {
+                Ok(Err(error)) => store_error(&error),
+                Ok(Ok(())) => StoreError::Unreachable("the connection ended".to_owned()),
+                Err(_) => StoreError::Unreachable("the connection's task ended".to_owned()),
+            };
+            self.lost();
+            self.health.fail(&error);
+            tokio::time::sleep(PAUSE.saturating_mul(4)).await;
+        }
+    }
+
+    /// Takes what fred tells. Nothing here waits, so pushes are never held up.
+    async fn listen(self: Arc<Self>) {
+        let mut pushes = self.client.invalidation_rx();
+        let mut connections = self.client.reconnect_rx();
+        let mut errors = self.client.error_rx();
+        loop {
+            tokio::select! {
+                biased;
+                push = pushes.recv() => match push {
+                    Ok(push) => self.pushed(&push),
+                    Err(RecvError::Lagged(_)) => {
+                        tracing::warn!(server = %self.server, "changes were pushed faster than they could be read");
+                        self.canary.clear();
+                        self.shared.channel.distrust();
+                    }
+                    Err(RecvError::Closed) => pushes = self.client.invalidation_rx(),
+                },
+                connection = connections.recv() => match connection {
+                    Err(RecvError::Closed) => connections = self.client.reconnect_rx(),
+                    _ => {
+                        self.lost();
+                        self.wake.notify_one();
+                    }
+                },
+                error = errors.recv() => match error {
+                    // A connection that broke may be back in a moment; one that cannot be made is a failure.
+                    Ok((_, Some(_))) => self.lost(),
+                    Ok((error, None)) => {
+                        self.lost();
+                        self.health.fail(&store_error(&error));
+                    }
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => errors = self.client.error_rx(),
+                },
+            }
+        }
+    }
+
+    fn pushed(&self, push: &Invalidation) {
+        self.pushes.fetch_add(1, Ordering::AcqRel);
+        for key in &push.keys {
+            self.canary.changed(key.as_bytes());
+            match self.shared.keys.owner(key.as_bytes()) {
+                Some(Owner::Sandbox(id)) => self.shared.channel.tell(StoreEvent::Changed(id)),
+                Some(Owner::FaultyNodes) => self.shared.channel.tell(StoreEvent::FaultyNodes),
+                None => {}
+            }
+        }
+    }
+
+    /// The connection is gone, or another one: pushes have to be asked for again.
+    fn lost(&self) {
+        let mut pushing = self.pushing.lock();
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        *pushing = 0;
+        self.canary.clear();
+        self.shared.channel.down(self.number);
+    }
+
+    /// Asks for pushes, watches whether the connection answers, reads a known key again.
+    async fn watch(self: Arc<Self>) {
+        let mut missed = 0;
+        let mut canary_at = Instant::now();
+        loop {
+            let silent = self.shared.tracking && *self.pushing.lock() == 0;
+            if silent && let Err(error) = self.start_pushes().await {
+                tracing::debug!(server = %self.server, %error, "pushes could not be asked for");
+            }
+            match self.beat().await {
+                Ok(()) => {
+                    missed = 0;
+                    self.health.heal();
+                }
+                Err(error) => {
+                    missed += 1;
+                    self.health.fail(&error);
+                    if missed >= MISSED_BEATS && matches!(error, StoreError::Timeout) {
+                        missed = 0;
+                        self.reconnect().await;
+                    }
+                }
+            }
+            if canary_at.elapsed() >= CANARY_EVERY {
+                canary_at = Instant::now();
+                self.check_role().await;
+                self.check_canary().await;
+            }
+            let pause = if self.failing() { FAILING_BEAT } else { BEAT };
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// A sign of life. Until the server has proved that lookups work, and while it fails, that is
+    /// a lookup (of an id that cannot be), since a server may answer pings and nothing else.
+    async fn beat(&self) -> Result<(), StoreError> {
+        if self.shared.answered.load(Ordering::Acquire) && !self.failing() {
+            return self.client.ping::<Value>(None).await.map(drop).map_err(|error| store_error(&error));
+        }
+        let commands: Vec<Command> =
+            self.shared.keys.records("").map(|key| Command::new("HGETALL", key)).collect();
+        let answers = self.once(&commands).await?;
+        match answers.iter().filter_map(|a| a.as_ref().err()).find(|e| !is_about_the_key(e)) {
+            Some(error) => Err(store_error(error)),
+            None => {
+                self.shared.answered.store(true, Ordering::Release);
+                Ok(())
+            }
+        }
+    }
+
+    async fn start_pushes(&self) -> Result<(), StoreError> {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let mut on: Vec<Value> = vec!["TRACKING".into(), "ON".into(), "BCAST".into()];
+        for prefix in self.shared.keys.tracked() {
+            on.extend([Value::from("PREFIX"), prefix.into()]);
+        }
+        // Off first: Redis refuses prefixes that this connection has asked for already.
+        let pipeline = self.client.pipeline();
+        for arguments in [vec!["TRACKING".into(), "OFF".into()], on] {
+            queue(&pipeline, "CLIENT", arguments).await.map_err(|error| store_error(&error))?;
+        }
+        pipeline.all::<Value>().await.map_err(|error| store_error(&error))?;
+        let mut pushing = self.pushing.lock();
+        if self.epoch.load(Ordering::Acquire) == epoch {
+            *pushing = epoch;
+            self.canary.clear();
+            self.shared.channel.up(self.number);
+        } else {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Gives the connection up. fred would wait for a dead one until it is written to and then
+    /// only if nothing else is, and our beats are.
+    async fn reconnect(&self) {
+        self.lost();
+        if self.client.is_connected() {
+            // The order is given with the first poll; its outcome comes as an event.
+            let _ = tokio::time::timeout(Duration::from_millis(1), self.client.force_reconnection()).await;
+        }
+    }
+
+    /// Under Sentinel a server may stop being the master without closing its connections.
+    async fn check_role(&self) {
+        if !self.sentinel {
+            return;
+        }
+        let Ok(Value::Array(role)) = self.custom("ROLE", Vec::new()).await else { return };
+        if role.first().and_then(Value::as_str).is_some_and(|role| role != "master") {
+            tracing::warn!(server = %self.server, "the Redis server is not the master any more");
+            self.reconnect().await;
+        }
+    }
+
+    /// FLUSHALL and lost messages leave no other trace than a key that changed unannounced.
+    async fn check_canary(&self) {
+        let Some(key) = self.canary.key() else { return };
+        let Ok(answers) = self.once(&[Command::new("HGETALL", key.as_str())]).await else { return };
+        let Some(Ok(value)) = answers.first() else { return };
+        if self.canary.still_holds(&key, value) {
+            return;
+        }
+        tokio::time::sleep(CANARY_GRACE).await;
+        if self.canary.still_holds(&key, value) {
+            return;
+        }
+        tracing::warn!(server = %self.server, "a record changed and no push said so; everything is read again");
+        self.canary.clear();
+        self.shared.channel.distrust();
+    }
+}
+
+fn is_no_answer(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unreachable(_) | StoreError::Timeout)
+}
+
+async fn queue(pipeline: &Pipeline<Client>, verb: &'static str, arguments: Vec<Value>) -> Result<(), Error> {
+    let command = CustomCommand::new_static(verb, ClusterHash::FirstKey, false);
+    pipeline.custom::<Value, Value>(command, arguments).await.map(drop)
+}
+
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

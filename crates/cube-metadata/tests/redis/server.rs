@@ -1,0 +1,118 @@
+//! A real redis-server of the test's own, and enough of its protocol to speak to it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A server that is started anew on the same port after it was killed, and ends with the test.
+pub(crate) struct Redis {
+    pub(crate) port: u16,
+    arguments: Vec<String>,
+    directory: tempfile::TempDir,
+    child: Option<Child>,
+}
+
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Redis {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut redis = Self::absent(arguments);
+        redis.resume_life();
+        redis
+    }
+
+    /// A port where nobody listens yet.
+    pub(crate) fn absent(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|text| (*text).to_owned()).collect();
+        Self { port: free_port(), arguments, directory: tempfile::tempdir().unwrap(), child: None }
+    }
+
+    /// Starts it, empty, where it was.
+    pub(crate) fn resume_life(&mut self) {
+        let child = Command::new("redis-server")
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .arg("--dir")
+            .arg(self.directory.path())
+            .args(&self.arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        self.child = Some(child);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(Instant::now() < deadline, "redis-server did not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    pub(crate) fn freeze(&self, frozen: bool) {
+        let child = self.child.as_ref().unwrap();
+        kill_process(Pid::from_child(child), if frozen { Signal::STOP } else { Signal::CONT }).unwrap();
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// One command on a connection of its own; the answer in one line.
+    pub(crate) fn run(&self, words: &[&str]) -> String {
+        self.run_as(None, words)
+    }
+
+    pub(crate) fn run_as(&self, password: Option<&str>, words: &[&str]) -> String {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut answers = BufReader::new(stream);
+        if let Some(password) = password {
+            call(&mut answers, &["AUTH", password]);
+        }
+        call(&mut answers, words)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn call(stream: &mut BufReader<TcpStream>, words: &[&str]) -> String {
+    let mut request = format!("*{}\r\n", words.len());
+    for word in words {
+        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    stream.get_mut().write_all(request.as_bytes()).unwrap();
+    answer(stream)
+}
+
+fn answer(stream: &mut BufReader<TcpStream>) -> String {
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    let line = line.trim_end();
+    let (kind, rest) = line.split_at(1);
+    match kind {
+        "$" if rest != "-1" => {
+            let mut body = vec![0; rest.parse::<usize>().unwrap() + 2];
+            stream.read_exact(&mut body).unwrap();
+            String::from_utf8_lossy(&body[..body.len() - 2]).into_owned()
+        }
+        "*" => {
+            let parts: Vec<String> = (0..rest.parse::<i64>().unwrap()).map(|_| answer(stream)).collect();
+            parts.join(" ")
+        }
+        _ => rest.to_owned(),
+    }
+}

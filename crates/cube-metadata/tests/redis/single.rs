@@ -1,0 +1,189 @@
+//! Lookups, and a server at its worst.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use cube_metadata::{Field, MetadataStore, RedisSettings, SandboxState, Secret, Status, StoreError};
+
+use crate::server::Redis;
+use crate::{connect, id, settings, within};
+
+const FIRST: &str = "cube:v1:shared:sandbox:proxy:";
+const SECOND: &str = "sandbox:proxy:";
+const LEGACY: &str = "bypass_host_proxy:";
+const STATE: &str = "cube:v1:shared:sandbox:lifecycle:state:";
+
+#[tokio::test]
+async fn the_first_key_that_is_not_empty_wins() {
+    let redis = Redis::start(&[]);
+    let store = connect(settings(&redis));
+    let prefix = async || store.fetch(&id("ab")).await.unwrap().record.map(|record| record.prefix);
+    assert_eq!(prefix().await, None);
+    for (at, key) in [(2, LEGACY), (1, SECOND), (0, FIRST)] {
+        redis.run(&["HSET", &format!("{key}ab"), "HostIP", "10.0.0.1", "8080", "49983"]);
+        assert_eq!(prefix().await, Some(at));
+    }
+    let record = store.fetch(&id("ab")).await.unwrap().record.unwrap();
+    assert_eq!(record.host_ip, Field::Value("10.0.0.1".parse().unwrap()));
+    assert_eq!(record.ports().len(), 1);
+}
+
+#[tokio::test]
+async fn the_state_comes_with_the_record_where_it_is_followed() {
+    let redis = Redis::start(&[]);
+    redis.run(&["SET", &format!("{STATE}ab"), "paused"]);
+    let store = connect(settings(&redis));
+    let state = async || store.fetch(&id("ab")).await.unwrap().state;
+    assert_eq!(state().await, Some(Status::Known(SandboxState::Paused)));
+    redis.run(&["SET", &format!("{STATE}ab"), "x"]);
+    assert_eq!(state().await, Some(Status::Unknown));
+    redis.run(&["DEL", &format!("{STATE}ab")]);
+    redis.run(&["HSET", &format!("{STATE}ab"), "not", "a string"]);
+    assert_eq!(state().await, Some(Status::Unknown));
+    let blind = cube_metadata::RedisStore::connect(settings(&redis), false, &prometheus::Registry::new()).unwrap();
+    assert_eq!(blind.fetch(&id("ab")).await.unwrap().state, None);
+}
+
+#[tokio::test]
+async fn an_error_on_a_higher_key_is_an_error_and_does_not_stop_other_lookups() {
+    let redis = Redis::start(&[]);
+    redis.run(&["SET", &format!("{FIRST}ab"), "a string"]);
+    redis.run(&["HSET", &format!("{SECOND}ab"), "HostIP", "10.0.0.1"]);
+    redis.run(&["HSET", &format!("{FIRST}cd"), "HostIP", "10.0.0.1"]);
+    redis.run(&["SET", &format!("{SECOND}cd"), "a string"]);
+    let store = connect(settings(&redis));
+    let error = store.fetch(&id("ab")).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Refused(text) if text.starts_with("WRONGTYPE")), "{error}");
+    assert!(!store.failing());
+    assert!(store.fetch(&id("cd")).await.unwrap().record.is_some());
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_malformed() {
+    let redis = Redis::start(&[]);
+    redis.run(&["EVAL", "redis.call('HSET', KEYS[1], 'HostIP', '\\255', '\\254', 'x')", "1", &format!("{FIRST}ab")]);
+    let record = connect(settings(&redis)).fetch(&id("ab")).await.unwrap().record.unwrap();
+    assert_eq!(record.host_ip, Field::Malformed);
+}
+
+#[tokio::test]
+async fn faulty_nodes_are_the_addresses_of_the_set() {
+    let redis = Redis::start(&[]);
+    let store = connect(settings(&redis));
+    assert_eq!(store.faulty_nodes().await.unwrap(), HashSet::new());
+    redis.run(&["SADD", "faulty_backend_set", "10.0.0.2", "::ffff:10.0.0.3", "rubbish"]);
+    let wanted = HashSet::from(["10.0.0.2".parse().unwrap(), "10.0.0.3".parse().unwrap()]);
+    assert_eq!(store.faulty_nodes().await.unwrap(), wanted);
+}
+
+#[tokio::test]
+async fn operators_list_read_write_and_remove_records() {
+    let redis = Redis::start(&[]);
+    let store = connect(settings(&redis));
+    for number in 0..2500 {
+        let fields = BTreeMap::from([("HostIP".to_owned(), format!("10.0.{}.{}", number / 250, number % 250))]);
+        store.put(&id(&format!("s{number}")), &fields).await.unwrap();
+    }
+    redis.run(&["HSET", &format!("{LEGACY}s1"), "HostIP", "10.9.9.9"]);
+    redis.run(&["HSET", "sandbox:proxy:not.an.id", "HostIP", "10.9.9.9"]);
+    assert_eq!(store.list().await.unwrap().len(), 2500);
+    store.put(&id("s1"), &BTreeMap::from([("8080".into(), "49983".into())])).await.unwrap();
+    let wanted = BTreeMap::from([("8080".into(), "49983".into()), ("HostIP".into(), "10.0.0.1".into())]);
+    assert_eq!(store.get(&id("s1")).await.unwrap(), Some(wanted));
+    assert!(store.delete(&id("s1")).await.unwrap());
+    assert!(!store.delete(&id("s1")).await.unwrap());
+    assert_eq!(store.get(&id("s1")).await.unwrap(), None, "under no prefix");
+}
+
+#[tokio::test]
+async fn a_replica_is_announced_and_withdrawn() {
+    let redis = Redis::start(&[]);
+    let store = connect(settings(&redis));
+    store.announce("p1", "{}", 1_733_000_000_123).await.unwrap();
+    assert_eq!(redis.run(&["HGET", "cube:v1:shared:cube_proxy:registry", "p1"]), "{}");
+    assert_eq!(redis.run(&["ZSCORE", "cube:v1:shared:cube_proxy:heartbeat", "p1"]), "1733000000123");
+    store.withdraw("p1").await.unwrap();
+    assert_eq!(redis.run(&["EXISTS", "cube:v1:shared:cube_proxy:registry", "cube:v1:shared:cube_proxy:heartbeat"]), "0");
+}
+
+#[tokio::test]
+async fn the_database_of_the_url_is_used() {
+    let redis = Redis::start(&[]);
+    let store = connect(RedisSettings { url: format!("{}/3", redis.url()), ..RedisSettings::default() });
+    store.put(&id("ab"), &BTreeMap::from([("HostIP".into(), "10.0.0.1".into())])).await.unwrap();
+    assert!(store.fetch(&id("ab")).await.unwrap().record.is_some());
+    let elsewhere = connect(settings(&redis));
+    assert!(elsewhere.fetch(&id("ab")).await.unwrap().record.is_none());
+}
+
+#[tokio::test]
+async fn a_server_that_is_absent_at_the_start_may_come_later() {
+    let mut redis = Redis::absent(&[]);
+    let store = connect(settings(&redis));
+    let began = Instant::now();
+    let error = store.fetch(&id("ab")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
+    assert!(began.elapsed() < Duration::from_millis(2500));
+    assert!(store.failing() && !store.answered());
+    redis.resume_life();
+    within("an answer", 1, async || store.fetch(&id("ab")).await.is_ok()).await;
+    assert!(store.answered());
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_no_exit_and_the_right_one_is_taken_when_it_is_set() {
+    let redis = Redis::start(&["--requirepass", "example-other"]);
+    let store = connect(RedisSettings { password: Secret::new("example-pass"), ..settings(&redis) });
+    let error = store.fetch(&id("ab")).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Refused(text) if text.starts_with("WRONGPASS")), "{error}");
+    assert!(!store.answered());
+    redis.run_as(Some("example-other"), &["CONFIG", "SET", "requirepass", "example-pass"]);
+    within("an answer", 2, async || store.fetch(&id("ab")).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn an_acl_user_is_let_in() {
+    let redis = Redis::start(&[]);
+    redis.run(&["ACL", "SETUSER", "cube", "on", ">example-pass", "~*", "+@all"]);
+    redis.run(&["CONFIG", "SET", "requirepass", "example-other"]);
+    let url = format!("redis://cube:example-pass@127.0.0.1:{}", redis.port);
+    let store = connect(RedisSettings { url, ..RedisSettings::default() });
+    assert!(store.fetch(&id("ab")).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_killed_server_fails_at_once_and_heals_within_a_second_of_its_return() {
+    let mut redis = Redis::start(&[]);
+    let store = connect(settings(&redis));
+    store.fetch(&id("ab")).await.unwrap();
+    redis.kill();
+    let began = Instant::now();
+    assert!(store.fetch(&id("ab")).await.is_err());
+    assert!(began.elapsed() < Duration::from_millis(2500), "{:?}", began.elapsed());
+    within("failing", 2, async || store.failing()).await;
+    let began = Instant::now();
+    for _ in 0..1000 {
+        assert!(store.fetch(&id("ab")).await.is_err());
+    }
+    assert!(began.elapsed() < Duration::from_millis(500), "nobody is asked while it fails");
+    redis.resume_life();
+    within("healed", 1, async || store.fetch(&id("ab")).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn a_frozen_server_costs_no_lookup_more_than_its_bound() {
+    let redis = Redis::start(&[]);
+    let store = connect(settings(&redis));
+    store.fetch(&id("ab")).await.unwrap();
+    redis.freeze(true);
+    let began = Instant::now();
+    let error = store.fetch(&id("ab")).await.unwrap_err();
+    assert_eq!(error, StoreError::Timeout);
+    assert!(began.elapsed() < Duration::from_millis(2600), "{:?}", began.elapsed());
+    // Long enough for the connection to be given up, too.
+    within("untracked", 5, async || store.tracking().is_none()).await;
+    assert!(store.failing());
+    redis.freeze(false);
+    within("healed", 1, async || store.fetch(&id("ab")).await.is_ok()).await;
+    within("tracking again", 2, async || store.tracking().is_some()).await;
+}
