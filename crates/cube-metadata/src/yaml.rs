@@ -24,6 +24,10 @@ pub(crate) struct Document {
 impl Document {
     /// Reads `text`; what is wrong with it is said with line and column.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
+        if text.trim().is_empty() {
+            // More likely a file that is being written than the end of all sandboxes.
+            return Err("line 1, column 1: empty; `sandboxes: {}` says that there are none".to_owned());
+        }
         serde_yaml::from_str(text).map_err(|error| {
             let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
             format!("line {line}, column {column}: {}", without_values(&error.to_string()))

@@ -40,7 +40,8 @@ async fn the_state_comes_with_the_record_where_it_is_followed() {
     redis.run(&["DEL", &format!("{STATE}ab")]);
     redis.run(&["HSET", &format!("{STATE}ab"), "not", "a string"]);
     assert_eq!(state().await, Some(Status::Unknown));
-    let blind = cube_metadata::RedisStore::connect(settings(&redis), false, &prometheus::Registry::new()).unwrap();
+    let blind =
+        cube_metadata::RedisStore::connect(settings(&redis), false, &prometheus::Registry::new()).unwrap();
     assert_eq!(blind.fetch(&id("ab")).await.unwrap().state, None);
 }
 
@@ -61,7 +62,12 @@ async fn an_error_on_a_higher_key_is_an_error_and_does_not_stop_other_lookups() 
 #[tokio::test]
 async fn bytes_that_are_no_text_are_malformed() {
     let redis = Redis::start(&[]);
-    redis.run(&["EVAL", "redis.call('HSET', KEYS[1], 'HostIP', '\\255', '\\254', 'x')", "1", &format!("{FIRST}ab")]);
+    redis.run(&[
+        "EVAL",
+        "redis.call('HSET', KEYS[1], 'HostIP', '\\255', '\\254', 'x')",
+        "1",
+        &format!("{FIRST}ab"),
+    ]);
     let record = connect(settings(&redis)).fetch(&id("ab")).await.unwrap().record.unwrap();
     assert_eq!(record.host_ip, Field::Malformed);
 }
@@ -81,7 +87,8 @@ async fn operators_list_read_write_and_remove_records() {
     let redis = Redis::start(&[]);
     let store = connect(settings(&redis));
     for number in 0..2500 {
-        let fields = BTreeMap::from([("HostIP".to_owned(), format!("10.0.{}.{}", number / 250, number % 250))]);
+        let fields =
+            BTreeMap::from([("HostIP".to_owned(), format!("10.0.{}.{}", number / 250, number % 250))]);
         store.put(&id(&format!("s{number}")), &fields).await.unwrap();
     }
     redis.run(&["HSET", &format!("{LEGACY}s1"), "HostIP", "10.9.9.9"]);
@@ -103,7 +110,10 @@ async fn a_replica_is_announced_and_withdrawn() {
     assert_eq!(redis.run(&["HGET", "cube:v1:shared:cube_proxy:registry", "p1"]), "{}");
     assert_eq!(redis.run(&["ZSCORE", "cube:v1:shared:cube_proxy:heartbeat", "p1"]), "1733000000123");
     store.withdraw("p1").await.unwrap();
-    assert_eq!(redis.run(&["EXISTS", "cube:v1:shared:cube_proxy:registry", "cube:v1:shared:cube_proxy:heartbeat"]), "0");
+    assert_eq!(
+        redis.run(&["EXISTS", "cube:v1:shared:cube_proxy:registry", "cube:v1:shared:cube_proxy:heartbeat"]),
+        "0"
+    );
 }
 
 #[tokio::test]
