@@ -176,6 +176,12 @@ impl Proxy {
         self.listener("grpc")
     }
 
+    /// Where the admin listener is.
+    #[must_use]
+    pub fn admin_address(&self) -> SocketAddr {
+        self.listener("admin")
+    }
+
     /// Its directory: configuration, output, access log.
     #[must_use]
     pub fn directory(&self) -> &Path {
@@ -188,12 +194,12 @@ impl Proxy {
         if let Some(token) = self.config["admin"]["token"].as_str() {
             headers.push(("X-Cube-Admin-Token", token));
         }
-        Client::connect(self.listener("admin")).await.call(method, path, &headers, body).await
+        Client::connect(self.admin_address()).await.call(method, path, &headers, body).await
     }
 
     /// The status of a GET on the admin listener; `None` while nothing answers there.
     pub async fn probe(&self, path: &str) -> Option<u16> {
-        let stream = tokio::net::TcpStream::connect(self.listener("admin")).await.ok()?;
+        let stream = tokio::net::TcpStream::connect(self.admin_address()).await.ok()?;
         let mut client = Client::over(stream);
         client.request("GET", path, &[("Host", "127.0.0.1")]).await;
         client.try_head().await.ok()?.map(|answer| answer.status)

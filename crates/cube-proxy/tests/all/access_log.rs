@@ -1,0 +1,162 @@
+//! The access log and the counters (operations.md).
+
+use cube_testkit::serde_json::json;
+use cube_testkit::{By, Origin, unique_id};
+
+use crate::support::{cube, own};
+
+#[tokio::test]
+async fn a_line_has_every_field_in_its_place() {
+    let env = cube().await;
+    let origin = Origin::replying(201, &[], "12345").await;
+    let sandbox = env.sandbox(&origin).await;
+    let id = unique_id("log");
+    let headers = [("X-Cube-Request-Id", id.as_str()), ("User-Agent", "kit/1")];
+    env.call(By::Path, &sandbox, "POST", "/a%20b?x=1&y=2", &headers, "hi").await.passed(201);
+    let line = env.proxy.log_line(&id).await;
+    let time = line.field("access_time");
+    let shape: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    assert_eq!(shape, "0000-00-00T00:00:00.000", "{time}");
+    for (name, value) in [
+        ("host", env.proxy.http().to_string()),
+        ("x_real_ip", "127.0.0.1".into()),
+        ("x_forwarded_for", "127.0.0.1".into()),
+        ("server_addr", "127.0.0.1".into()),
+        ("x_forwarded_proto", "http".into()),
+        ("method", "POST".into()),
+        ("request_uri", format!("{}/a%20b?x=1&y=2", sandbox.prefix())),
+        ("args", "x=1&y=2".into()),
+        ("protocol", "HTTP/1.1".into()),
+        ("uri", "/a%20b".into()),
+        ("status", "201".into()),
+        ("body_bytes_sent", "5".into()),
+        ("connection_requests", "1".into()),
+        ("upstream_addr", origin.address().to_string()),
+        ("upstream_status", "201".into()),
+        ("user_agent", "kit/1".into()),
+        ("request_id", id.clone()),
+        ("backend_ip", "127.0.0.1".into()),
+        ("retcode", "330201".into()),
+        ("sandbox_id", sandbox.id.clone()),
+        ("port", "8080".into()),
+        ("reason", "upstream_status".into()),
+    ] {
+        assert_eq!(line.field(name), value, "{name}: {}", line.text);
+    }
+    for name in ["request_time", "upstream_response_time"] {
+        assert!(line.field(name).parse::<f64>().is_ok(), "{name}: {}", line.text);
+    }
+}
+
+#[tokio::test]
+async fn an_absent_value_is_a_hyphen_and_a_hyphen_is_not() {
+    let env = cube().await;
+    let id = unique_id("log");
+    env.raw("GET", "/x", &[("Host", "nothing.example"), ("X-Cube-Request-Id", &id)], "")
+        .await
+        .is_bad_request();
+    let line = env.proxy.log_line(&id).await;
+    for name in [
+        "args",
+        "user_agent",
+        "upstream_addr",
+        "upstream_status",
+        "backend_ip",
+        "sandbox_id",
+        "port",
+        "instance_id",
+    ] {
+        assert_eq!(line.field(name), "-", "{name}");
+    }
+    assert_eq!((line.field("status"), line.field("reason")), ("400", "bad_target"));
+    let id = unique_id("log");
+    env.get_with(&env.nobody(), "/", &[("User-Agent", "-"), ("X-Cube-Request-Id", &id)]).await;
+    let line = env.proxy.log_line(&id).await;
+    assert_eq!((line.field("user_agent"), line.field("reason")), ("\\x2D", "no_record"));
+}
+
+#[tokio::test]
+async fn a_line_cannot_be_forged() {
+    let env = cube().await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    let id = unique_id("log");
+    let agent = "x||200||\"y\"\\ \u{e9}\t|";
+    let headers = [("X-Cube-Request-Id", id.as_str()), ("User-Agent", agent)];
+    env.get_with(&sandbox, "/a||b?c||d", &headers).await.passed(200);
+    let line = env.proxy.log_line(&id).await;
+    assert_eq!((line.field("status"), line.field("retcode")), ("200", "310200"));
+    assert_eq!(line.field("request_uri"), "/a\\x7C\\x7Cb?c\\x7C\\x7Cd");
+    assert_eq!(line.field("user_agent"), "x\\x7C\\x7C200\\x7C\\x7C\\x22y\\x22\\x5C \\xC3\\xA9\\x09\\x7C");
+}
+
+#[tokio::test]
+async fn secrets_in_a_query_are_not_written() {
+    let env = cube().await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    let id = unique_id("log");
+    let target =
+        "/p?token=hush1&a=shown&access_token=hush2&PassWord=hush3&to%6ben=hush4&X-Amz-Signature=hush5&key=";
+    let answer = env.get_with(&sandbox, target, &[("X-Cube-Request-Id", &id)]).await;
+    assert_eq!(answer.seen().target, target);
+    let line = env.proxy.log_line(&id).await;
+    assert!(!line.text.contains("hush"), "{}", line.text);
+    assert!(line.field("args").contains("a=shown"), "{}", line.text);
+    assert!(line.field("request_uri").contains("a=shown"), "{}", line.text);
+}
+
+#[tokio::test]
+async fn every_request_has_exactly_one_line() {
+    let env = cube().await;
+    let origin = Origin::echo().await;
+    let host = env.sandbox(&origin).await.host();
+    let mut client = env.client().await;
+    let ids: Vec<String> = (0..3).map(|_| unique_id("log")).collect();
+    for id in &ids {
+        client.call("GET", "/", &[("Host", &host), ("X-Cube-Request-Id", id)], "").await.passed(200);
+    }
+    for (n, id) in ids.iter().enumerate() {
+        assert_eq!(env.proxy.log_line(id).await.field("connection_requests"), (n + 1).to_string());
+        assert_eq!(env.proxy.access_log().matches(id.as_str()).count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_the_parser_refuses_is_counted() {
+    let env = own(json!({})).await;
+    let mut client = env.client().await;
+    client.send("GET / HTTP/1.1\r\nno colon\r\n\r\n").await;
+    assert_eq!(client.answer("GET").await.status, 400);
+    cube_testkit::eventually("the refusal in the metrics", || async {
+        let metrics = env.proxy.metrics().await;
+        (metrics.sum("cube_proxy_answers_total", &[("retcode", "310400")]) >= 1.0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_counted_adds_up() {
+    let env = own(json!({})).await;
+    let (good, bad) = (Origin::echo().await, Origin::replying(500, &[], "").await);
+    let good = env.sandbox(&good).await;
+    let bad = env.sandbox(&bad).await;
+    let private = env.sandbox_at(([127, 0, 0, 1], 1024).into()).token("example-token").await;
+    for (sandbox, times) in [(&good, 5), (&bad, 3), (&private, 2), (&env.nobody(), 4)] {
+        for n in 0..times {
+            env.call(By::ALL[n % 3], sandbox, "GET", "/", &[], "").await;
+        }
+    }
+    cube_testkit::eventually("all of them in the metrics", || async {
+        let metrics = env.proxy.metrics().await;
+        let of = |retcode| metrics.sum("cube_proxy_answers_total", &[("retcode", retcode)]);
+        (metrics.sum("cube_proxy_answers_total", &[]) >= 14.0).then(|| {
+            let all = [of("310200"), of("330500"), of("310403"), of("310507")];
+            assert_eq!(all, [5.0, 3.0, 2.0, 4.0]);
+        })
+    })
+    .await;
+    let metrics = env.proxy.metrics().await;
+    assert_eq!(metrics.sum("cube_proxy_answers_total", &[("retcode", "310200"), ("form", "host")]), 2.0);
+    assert_eq!(metrics.sum("cube_proxy_request_total", &[]), 14.0);
+}

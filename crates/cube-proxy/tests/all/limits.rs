@@ -1,0 +1,180 @@
+//! Limits and times (connections.md), in a proxy where all of them are small.
+
+use std::time::{Duration, Instant};
+
+use cube_testkit::{Exchange, Gate, Origin, eventually, scripts};
+
+use crate::support::limits;
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_a_413_before_the_application_hears_of_it() {
+    let env = limits().await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    env.post(&sandbox, "/", "x".repeat(1024)).await.passed(200);
+    let mut client = env.client().await;
+    client.request("POST", "/big", &[("Host", &sandbox.host()), ("Content-Length", "1025")]).await;
+    client.answer("POST").await.is_own(413, 310_413, r#"{"error":"payload too large"}"#);
+    assert_eq!(origin.count(), 1);
+}
+
+#[tokio::test]
+async fn a_chunked_body_over_the_limit_is_aborted_and_never_completed() {
+    let env = limits().await;
+    let cut = Gate::new();
+    let seen = cut.clone();
+    let origin = Origin::scripted(move |mut exchange: Exchange| {
+        let seen = seen.clone();
+        async move {
+            if exchange.body().await.is_err() {
+                seen.open();
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            exchange.reply(200, &[], "whole").await
+        }
+    })
+    .await;
+    let sandbox = env.sandbox(&origin).await;
+    let mut client = env.client().await;
+    client.request("POST", "/", &[("Host", &sandbox.host()), ("Transfer-Encoding", "chunked")]).await;
+    client.chunk(vec![b'x'; 1000]).await;
+    origin.wait_for(1).await;
+    client.chunk(vec![b'x'; 25]).await;
+    client.answer("POST").await.is_own(413, 310_413, r#"{"error":"payload too large"}"#);
+    cut.pass().await;
+}
+
+#[tokio::test]
+async fn a_head_over_a_limit_is_refused_with_its_own_status() {
+    let env = limits().await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    let long = "x".repeat(5000);
+    env.get_with(&sandbox, "/", &[("X-Long", &long)]).await.is_own(
+        431,
+        310_431,
+        r#"{"error":"header fields too large"}"#,
+    );
+    // Host counts: 19 more pass, 20 more do not.
+    let names: Vec<String> = (0..20).map(|n| format!("X-{n}")).collect();
+    let fields: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    env.get_with(&sandbox, "/", &fields[..19]).await.passed(200);
+    env.get_with(&sandbox, "/", &fields).await.is_own(431, 310_431, r#"{"error":"header fields too large"}"#);
+    let target = format!("/{}", "t".repeat(511));
+    env.get(&sandbox, &target).await.passed(200);
+    let target = format!("/{}", "t".repeat(512));
+    env.get(&sandbox, &target).await.is_own(414, 310_414, r#"{"error":"uri too long"}"#);
+    assert_eq!(origin.count(), 2);
+}
+
+#[tokio::test]
+async fn requests_of_one_sandbox_are_limited_and_others_are_not_touched() {
+    let env = limits().await;
+    let gate = Gate::new();
+    let origin =
+        Origin::scripted(scripts::drip(scripts::Framing::Chunked, "text/plain", &["end"], &gate)).await;
+    let (busy, other) = (env.sandbox(&origin).await, env.sandbox(&origin).await);
+    let mut held = Vec::new();
+    for n in 1..=2 {
+        let mut client = env.client().await;
+        client.request("GET", "/", &[("Host", &busy.host())]).await;
+        client.head().await;
+        origin.wait_for(n).await;
+        held.push(client);
+    }
+    env.get(&busy, "/").await.is_own(429, 310_429, r#"{"error":"too many requests"}"#);
+    gate.open();
+    gate.open();
+    gate.open();
+    env.get(&other, "/").await.passed(200);
+    for mut client in held {
+        assert_eq!(client.next_chunk().await, b"end");
+        assert!(client.next_chunk().await.is_empty());
+    }
+    gate.open();
+    eventually("room again", || async { (env.get(&busy, "/").await.status == 200).then_some(()) }).await;
+}
+
+#[tokio::test]
+async fn a_head_that_trickles_in_is_ended_by_the_deadline() {
+    let env = limits().await;
+    let mut client = env.client().await;
+    let begin = Instant::now();
+    let mut ended = None;
+    for byte in b"GET / HTTP/1.1\r\nHost: x\r\nX-A: bcdefghijklmnopqrstuvwxyz".chunks(1) {
+        // A byte now and then keeps any per-read timeout from firing.
+        match tokio::time::timeout(Duration::from_millis(100), client.wire().some(4096)).await {
+            Ok(end) => {
+                ended = Some(end);
+                break;
+            }
+            Err(_) => client.send(byte).await,
+        }
+    }
+    assert!(ended.is_some(), "still open after {:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    // What is said before the end, if anything, is a 408.
+    if let Some(Ok(bytes)) = ended {
+        assert!(bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 408"), "{}", bytes.escape_ascii());
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_is_closed_without_a_word() {
+    let env = limits().await;
+    let mut client = env.client().await;
+    let begin = Instant::now();
+    assert!(client.ended().await, "an answer to nothing");
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_body_that_stops_coming_is_a_408() {
+    let env = limits().await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    let mut client = env.client().await;
+    client.request("POST", "/", &[("Host", &sandbox.host()), ("Content-Length", "10")]).await;
+    client.send("half").await;
+    let answer = client.answer("POST").await;
+    answer.is_own(408, 310_408, r#"{"error":"request timeout"}"#);
+    assert!(answer.took < Duration::from_secs(3), "{:?}", answer.took);
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_and_so_is_one_that_has_had_its_requests() {
+    let env = limits().await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    let host = sandbox.host();
+    let mut idle = env.client().await;
+    let mut busy = env.client().await;
+    for _ in 0..2 {
+        idle.call("GET", "/", &[("Host", &host)], "").await.passed(200);
+    }
+    for _ in 0..3 {
+        busy.call("GET", "/", &[("Host", &host)], "").await.passed(200);
+    }
+    let begin = Instant::now();
+    assert!(busy.ended().await);
+    assert!(begin.elapsed() < Duration::from_millis(600), "{:?}", begin.elapsed());
+    assert!(idle.ended().await);
+    assert!((700..3_000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_slow_application_is_not_taken_for_a_slow_head() {
+    let env = limits().await;
+    let origin = Origin::scripted(|mut exchange: Exchange| async move {
+        exchange.start(200, &[("Transfer-Encoding", "chunked")]).await?;
+        for _ in 0..4 {
+            // Longer in all than any of the short limits, each pause shorter than the silence limit.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            exchange.chunk("tick").await?;
+        }
+        exchange.end().await
+    })
+    .await;
+    let answer = env.get(&env.sandbox(&origin).await, "/").await;
+    assert_eq!((answer.passed(200).text().as_str(), answer.clean), ("ticktickticktick", true));
+}

@@ -1,0 +1,29 @@
+//! The whole proxy: the real binary, a real redis-server, origins that do as they are told.
+//!
+//! One test binary, so that tests with the same configuration share one running proxy
+//! ([`support`]). Each module is named after what it looks at; docs of the contract are named in it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests say what they expect by unwrapping it"
+)]
+
+mod access_log;
+mod answers;
+mod bad_hosts;
+mod headers;
+mod http1;
+mod http2;
+mod large;
+mod limits;
+mod records;
+mod retries;
+mod routing;
+mod store;
+mod streaming;
+mod support;
+mod token;
+mod upstream;
+mod websocket;

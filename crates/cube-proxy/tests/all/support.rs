@@ -1,0 +1,81 @@
+//! The proxies that tests share, one a configuration. A test that changes more than its own
+//! sandboxes takes [`own`].
+
+use std::sync::Arc;
+
+use cube_testkit::serde_json::{Value, json};
+use cube_testkit::{Authority, Env, H2Client, Proxy, ProxyBuilder};
+use tokio::sync::OnceCell;
+
+/// The binary under test.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_cube-proxy");
+
+/// The defaults: `cube` dialect, masking on.
+pub(crate) async fn cube() -> &'static Env {
+    static ENV: OnceCell<Env> = OnceCell::const_new();
+    ENV.get_or_init(|| own(json!({}))).await
+}
+
+/// Small limits and short times.
+pub(crate) async fn limits() -> &'static Env {
+    static ENV: OnceCell<Env> = OnceCell::const_new();
+    let limits = json!({
+        "limits": {
+            "body": "1KiB", "head": "4KiB", "headers": 20, "target": 512, "header_timeout": "1s",
+            "keepalive_idle": "1s", "keepalive_requests": 3, "requests_per_sandbox": 2,
+        },
+        "upstream": { "silence_timeout": "1s", "connect_timeout": "300ms" },
+    });
+    ENV.get_or_init(|| own(limits)).await
+}
+
+/// No invalidation from the store and long lives: a stale entry stays until something makes the
+/// proxy read again.
+pub(crate) async fn blind() -> &'static Env {
+    static ENV: OnceCell<Env> = OnceCell::const_new();
+    let blind = json!({
+        "store": { "redis": { "tracking": false } },
+        "cache": { "ttl_min": "60s", "ttl_max": "60s", "untracked_ttl": "60s" },
+    });
+    ENV.get_or_init(|| own(blind)).await
+}
+
+/// A proxy with a TLS listener.
+pub(crate) struct Tls {
+    pub(crate) env: Env,
+    authority: Authority,
+}
+
+impl Tls {
+    /// An HTTP/2 connection to it.
+    pub(crate) async fn h2(&self) -> H2Client {
+        H2Client::tls(self.env.proxy.https(), &self.authority.root(), "a.cube.test").await
+    }
+}
+
+/// The defaults and a TLS listener.
+pub(crate) async fn tls() -> Arc<Tls> {
+    static ENV: OnceCell<Arc<Tls>> = OnceCell::const_new();
+    let start = || async {
+        let authority = Authority::new();
+        let builder = builder(&json!({}));
+        let (chain, key) = authority.issue(builder.directory(), "server", &["*.cube.test"]);
+        let listen = format!("127.0.0.1:{}", cube_testkit::free_port("127.0.0.1"));
+        let builder = builder.config(&json!({
+            "listen": { "https": [listen] },
+            "tls": { "certificates": [{ "cert": chain, "key": key }] },
+        }));
+        Arc::new(Tls { env: Env::start_with(builder).await, authority })
+    };
+    Arc::clone(ENV.get_or_init(start).await)
+}
+
+/// A proxy and a Redis for one test alone.
+pub(crate) async fn own(overrides: Value) -> Env {
+    Env::start(BINARY, &overrides).await
+}
+
+/// A proxy that is still to be started.
+pub(crate) fn builder(overrides: &Value) -> ProxyBuilder {
+    Proxy::builder(BINARY).config(overrides)
+}

@@ -1,0 +1,170 @@
+//! Applications that do not behave: a clear answer each, the process lives, the next request is
+//! right (errors.md, pingora.md).
+
+use cube_testkit::{BlackHole, Env, Gate, Origin, Sandbox, refused_port, scripts};
+
+use crate::support::{cube, limits};
+
+/// The proxy still serves others, and this sandbox once it behaves.
+async fn next_is_right(env: &Env, sandbox: &Sandbox) {
+    let healthy = Origin::named("healthy").echo().await;
+    env.get(&env.sandbox(&healthy).await, "/").await.passed(200);
+    env.write(sandbox, &[("8080", &healthy.port().to_string())]).await;
+    cube_testkit::eventually("the mended sandbox", || async {
+        let answer = env.get(sandbox, "/").await;
+        (answer.status == 200 && answer.seen().origin == "healthy").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn refused_is_a_502_at_once() {
+    let env = cube().await;
+    let sandbox = env.sandbox_at(([127, 0, 0, 1], refused_port()).into()).await;
+    let answer = env.get(&sandbox, "/").await;
+    answer.is_bad_gateway(310_509);
+    assert!(answer.took.as_millis() < 1_000, "{:?}", answer.took);
+    assert_eq!(env.proxy.log_line(&answer.request_id()).await.field("reason"), "connect_refused");
+    next_is_right(env, &sandbox).await;
+}
+
+#[tokio::test]
+async fn a_connect_that_never_ends_is_a_504() {
+    let env = cube().await;
+    let hole = BlackHole::open("127.0.0.52").await;
+    let sandbox = env.sandbox_at(hole.address()).await;
+    let answer = env.get(&sandbox, "/").await;
+    answer.is_gateway_timeout();
+    assert!((400..3_000).contains(&answer.took.as_millis()), "{:?}", answer.took);
+    assert_eq!(env.proxy.log_line(&answer.request_id()).await.field("reason"), "connect_timeout");
+}
+
+#[tokio::test]
+async fn one_dead_sandbox_takes_no_neighbour_down() {
+    let env = limits().await;
+    let hole = BlackHole::open("127.0.0.53").await;
+    let neighbour = Origin::named("neighbour").on("127.0.0.53").echo().await;
+    let (dead, good) = (env.sandbox_at(hole.address()).await, env.sandbox(&neighbour).await);
+    for _ in 0..4 {
+        env.get(&dead, "/").await.is_gateway_timeout();
+    }
+    env.get(&good, "/").await.passed(200);
+}
+
+#[tokio::test]
+async fn reset_or_closed_before_an_answer_is_a_502() {
+    let env = cube().await;
+    for reset in [true, false] {
+        let origin = Origin::scripted(move |exchange| async move {
+            if reset { exchange.reset().await } else { exchange.close().await }
+        })
+        .await;
+        let sandbox = env.sandbox(&origin).await;
+        env.post(&sandbox, "/", "x").await.is_bad_gateway(310_509);
+        env.get(&sandbox, "/").await.is_bad_gateway(310_509);
+        next_is_right(env, &sandbox).await;
+    }
+}
+
+#[tokio::test]
+async fn silence_is_a_504() {
+    let env = limits().await;
+    let origin = Origin::scripted(scripts::hang).await;
+    let sandbox = env.sandbox(&origin).await;
+    let answer = env.post(&sandbox, "/", "x").await;
+    answer.is_gateway_timeout();
+    assert!((800..2_500).contains(&answer.took.as_millis()), "{:?}", answer.took);
+    assert_eq!(env.proxy.log_line(&answer.request_id()).await.field("reason"), "upstream_timeout");
+    next_is_right(env, &sandbox).await;
+}
+
+#[tokio::test]
+async fn garbage_for_an_answer_is_a_502() {
+    let env = cube().await;
+    for garbage in [
+        &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon here\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nA: b",
+        b"\0\0\0\0\r\n\r\n",
+        b"HTTP/9.9 200 OK\r\n\r\n",
+    ] {
+        let origin = Origin::raw(garbage).await;
+        let sandbox = env.sandbox(&origin).await;
+        env.post(&sandbox, "/", "x").await.is_bad_gateway(310_509);
+        assert_eq!(origin.count(), 1, "{garbage:?}");
+        next_is_right(env, &sandbox).await;
+    }
+}
+
+#[tokio::test]
+async fn two_content_lengths_are_never_passed_on() {
+    let env = cube().await;
+    for (lengths, body) in
+        [("3\r\nContent-Length: 5", "abcde"), ("3, 5", "abcde"), ("-1", ""), ("abc", "abc")]
+    {
+        let origin = Origin::raw(format!("HTTP/1.1 200 OK\r\nContent-Length: {lengths}\r\n\r\n{body}")).await;
+        let sandbox = env.sandbox(&origin).await;
+        env.post(&sandbox, "/", "x").await.is_bad_gateway(310_509);
+        next_is_right(env, &sandbox).await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_with_chunked_and_a_length_is_framed_once() {
+    let env = cube().await;
+    let origin = Origin::raw(
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n",
+    )
+    .await;
+    let answer = env.get(&env.sandbox(&origin).await, "/").await;
+    // RFC 9112, 6.3: chunked wins; a proxy may also refuse.
+    if answer.status == 200 {
+        assert_eq!((answer.text().as_str(), answer.clean), ("abcde", true));
+        assert!(!answer.headers.has("Content-Length"), "{}", answer.brief());
+    } else {
+        answer.is_bad_gateway(310_509);
+    }
+}
+
+#[tokio::test]
+async fn a_cut_body_never_looks_like_a_clean_end() {
+    use scripts::Framing::{Chunked, Close, Length};
+    let env = cube().await;
+    for (framing, reset) in
+        [(Chunked, false), (Chunked, true), (Length, false), (Length, true), (Close, true)]
+    {
+        let gate = Gate::new();
+        let origin = Origin::scripted(scripts::cut(framing, &gate, reset)).await;
+        let sandbox = env.sandbox(&origin).await;
+        let mut client = env.client().await;
+        client.request("GET", "/", &[("Host", &sandbox.host())]).await;
+        let head = client.head().await;
+        assert_eq!((head.status, head.retcode()), (200, Some(310_200)));
+        gate.open();
+        let answer = client.body(head, "GET").await;
+        assert!(!answer.clean, "{framing:?}, reset {reset}: {}", answer.brief());
+        let line = env.proxy.log_line(&answer.request_id()).await;
+        assert_eq!((line.field("retcode"), line.field("reason")), ("310200", "upstream_cut"), "{framing:?}");
+        next_is_right(env, &sandbox).await;
+    }
+}
+
+#[tokio::test]
+async fn bytes_after_a_complete_answer_reach_nobody() {
+    let env = cube().await;
+    let origin = Origin::scripted(|mut exchange| async move {
+        exchange.body().await?;
+        exchange
+            .send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+            .await?;
+        Ok(exchange)
+    })
+    .await;
+    let sandbox = env.sandbox(&origin).await;
+    let mut client = env.client().await;
+    for _ in 0..10 {
+        assert_eq!(client.call("GET", "/", &[("Host", &sandbox.host())], "").await.text(), "ok");
+    }
+}
