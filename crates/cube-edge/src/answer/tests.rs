@@ -337,7 +337,7 @@ fn a_connect_request_gets_a_connect_error() {
         (Fault::Internal, 500, "internal"),
     ] {
         let version = ("connect-protocol-version", "1");
-        let asker_of = |kind| asker(Method::POST, &[version, ("content-type", kind)]);
+        let asker_of = |kind: &str| asker(Method::POST, &[version, ("content-type", kind)]);
         let message = fault.saying(true).message();
         let error = format!(r#"{{"code":"{code}","message":"{message}"}}"#);
 
