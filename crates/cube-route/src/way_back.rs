@@ -123,7 +123,7 @@ impl<'v> Absolute<'v> {
             Some(after) => (false, after),
             None => (true, strip_no_case(value, b"https://")?),
         };
-        let end = after.iter().position(|b| matches!(b, b'/' | b'?' | b'#' | b'\\')).unwrap_or(after.len());
+        let end = after.iter().position(|b| matches!(b, b'/' | b'?' | b'#')).unwrap_or(after.len());
         let (authority, rest) = after.split_at_checked(end)?;
         let host = ClientHost::parse(std::str::from_utf8(authority).ok()?)?;
         let start = value.get(..value.len().checked_sub(rest.len())?)?;

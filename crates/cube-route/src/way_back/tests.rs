@@ -78,6 +78,7 @@ fn path_form_leaves_everything_else() {
         "http://127.0.0.1:9000.other.example/",
         "http:/127.0.0.1:9000/x",
         "http:x",
+        "http://127.0.0.1:9000\\x",
         "ftp://127.0.0.1:9000/x",
         "ws://127.0.0.1:9000/x",
         "http://",
@@ -97,6 +98,7 @@ fn the_clients_host_is_known_with_default_ports_and_by_either_scheme() {
         ("proxy.example", "https://proxy.example/x", true),
         ("proxy.example:443", "https://proxy.example./x", true),
         ("proxy.example:443", "http://proxy.example/x", true),
+        ("proxy.example:443", "http://proxy.example:80/x", true),
         ("proxy.example:8443", "https://proxy.example/x", false),
         ("[::1]:9000", "http://[0:0::1]:9000/x", true),
     ] {
