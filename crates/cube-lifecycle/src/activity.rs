@@ -23,7 +23,7 @@ pub(crate) struct Activity {
     shards: Box<[RwLock<Stamps>]>,
     hasher: ahash::RandomState,
     per_shard: usize,
-    /// The `now` of the newest answer: a later stamp is above it.
+    /// The moment of the newest answer: a later stamp is above it.
     listed: AtomicU64,
 }
 
@@ -95,13 +95,19 @@ impl Activity {
     }
 
     /// Stamps strictly newer than `since`, the oldest first, as many as an answer holds.
+    ///
+    /// The answer covers what is not above its own moment, which no two answers share: a stamp
+    /// that is written later is above it, and comes in the next.
     pub(crate) fn since(&self, since: u64, now_ms: u64) -> LastActive {
-        self.listed.fetch_max(now_ms, Ordering::SeqCst);
+        let moment = |listed: u64| now_ms.max(listed.saturating_add(1));
+        let listed =
+            self.listed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |listed| Some(moment(listed)));
+        let moment = listed.map_or(now_ms, moment);
         let mut entries = Vec::new();
         let mut count = 0;
         for shard in &self.shards {
-            // Whoever stamps holds the lock: after this one, a stamp that took the old `listed`
-            // is written, and every later one is above the new.
+            // Whoever stamps holds the lock: after this one, a stamp that took the old moment is
+            // written, and every later one is above the new.
             drop(shard.write());
             let stamps = shard.read();
             count += stamps.len();
@@ -109,14 +115,11 @@ impl Activity {
                 stamps
                     .iter()
                     .map(|(id, stamp)| (id.clone(), stamp.load(Ordering::Relaxed)))
-                    .filter(|(_, stamp)| *stamp > since),
+                    .filter(|(_, stamp)| *stamp > since && *stamp <= moment),
             );
         }
         entries.sort_unstable_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
-        let now = match self.cut(&mut entries) {
-            Some(last) => last,
-            None => entries.last().map_or(now_ms, |(_, last)| now_ms.max(*last)),
-        };
+        let now = self.cut(&mut entries).unwrap_or(moment);
         LastActive { now, since, count, entries }
     }
 
@@ -216,9 +219,9 @@ mod tests {
             stamp(&activity, name, at);
         }
         assert_eq!(names(&activity.since(0, 40_000)), [("a", 10_000), ("b", 20_000), ("c", 30_000)]);
-        let answer = activity.since(20_000, 40_000);
+        let answer = activity.since(20_000, 50_000);
         assert_eq!(names(&answer), [("c", 30_000)]);
-        assert_eq!((answer.now, answer.since, answer.count), (40_000, 20_000, 3));
+        assert_eq!((answer.now, answer.since, answer.count), (50_000, 20_000, 3));
     }
 
     #[test]
@@ -251,6 +254,50 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_sees_every_stamp_although_the_clock_was_set_back() {
+        let activity = Activity::new(100);
+        stamp(&activity, "a", 90_000);
+        let mut since = activity.since(0, 90_000).now;
+        for (name, now) in [("b", 10_000), ("c", 10_000), ("a", 11_000), ("b", 12_000)] {
+            stamp(&activity, name, now);
+            let answer = activity.since(since, now);
+            assert_eq!(names(&answer).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [name]);
+            since = answer.now;
+        }
+    }
+
+    #[test]
+    fn a_reader_misses_nothing_of_what_is_stamped_while_it_reads() {
+        let activity = Activity::new(100_000);
+        let clock = AtomicU64::new(10_000);
+        let mut seen = std::collections::HashSet::new();
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..2)
+                .map(|writer| {
+                    let (activity, clock) = (&activity, &clock);
+                    scope.spawn(move || {
+                        for n in 0..5_000 {
+                            let now = clock.load(Ordering::Relaxed);
+                            stamp(activity, &format!("w{writer}-{n}"), now);
+                        }
+                    })
+                })
+                .collect();
+            let mut since = 0;
+            loop {
+                let done = writers.iter().all(std::thread::ScopedJoinHandle::is_finished);
+                let answer = activity.since(since, clock.fetch_add(1, Ordering::Relaxed));
+                since = answer.now;
+                seen.extend(answer.entries.into_iter().map(|(id, _)| id));
+                if done {
+                    break;
+                }
+            }
+        });
+        assert_eq!(seen.len(), 10_000);
+    }
+
+    #[test]
     fn a_long_listing_is_cut_and_its_rest_comes_next() {
         let activity = Activity::new(40_000);
         let name = |n: u64| format!("{n:032}");
@@ -266,7 +313,7 @@ mod tests {
             assert!(answer.to_json().len() <= ANSWER_BYTES);
             seen.extend(answer.entries.iter().map(|(id, _)| id.clone()));
             answers += 1;
-            if answer.now == 50_000 {
+            if answer.now >= 50_000 {
                 break;
             }
             assert_eq!(answer.now, answer.entries.last().unwrap().1);

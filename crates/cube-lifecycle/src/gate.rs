@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::Lifecycle;
 use crate::places::Place;
-use crate::resume::{Flight, Joined};
+use crate::resume::Joined;
 
 /// What the gate says about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub enum Gate {
 pub enum Held {
     /// The state changed: read the record afresh and judge again from the token on.
     Changed,
-    /// The sandbox was resumed for this request: read the record afresh and judge again from the
-    /// token on; it may not be resumed for this request again.
+    /// The resume that this request waited for has ended well, or the state changed meanwhile: read
+    /// the record afresh and judge again from the token on, with `may_resume` false from now on.
     Resumed,
     /// Answer with this.
     Refuse(Refusal),
@@ -167,6 +167,7 @@ impl Lifecycle {
         }
     }
 
+    /// Once a call is joined the request's one resume is used up, so the end is never `Changed`.
     async fn wait_for_resume(self: &Arc<Self>, id: &SandboxId, place: &Place, request_id: &str) -> Held {
         let still = || self.stance(id, true) == Stance::Wake;
         let flight = match self.join(id, request_id, still) {
@@ -174,10 +175,6 @@ impl Lifecycle {
             Joined::Refused(refusal) => return Held::Refuse(refusal),
             Joined::NotNeeded => return Held::Changed,
         };
-        self.wait_for_flight(id, place, flight).await
-    }
-
-    pub(crate) async fn wait_for_flight(&self, id: &SandboxId, place: &Place, flight: Flight) -> Held {
         let ended = flight.ended();
         tokio::pin!(ended);
         loop {
@@ -185,7 +182,8 @@ impl Lifecycle {
             match self.stance(id, true) {
                 // `pausing` in mid-flight is the past that the resume undoes.
                 Stance::Wake | Stance::Wait => {}
-                Stance::Pass | Stance::Killed | Stance::Asleep => return Held::Changed,
+                // Whoever told of the change: this request has had its resume.
+                Stance::Pass | Stance::Killed | Stance::Asleep => return Held::Resumed,
             }
             tokio::select! {
                 biased;

@@ -239,6 +239,6 @@ async fn metadata_that_forbids_waking_reaches_those_who_wait_for_it() {
     let waiting = held(&lifecycle, "a", "r", true);
     until("called", || manager.calls() == 1).await;
     lifecycle.set_auto_resume(&id("a"), Some(false));
-    assert_eq!(waiting.await.unwrap(), Held::Changed);
+    assert_eq!(waiting.await.unwrap(), Held::Resumed);
     assert_eq!(lifecycle.gate(&id("a")), Gate::Refuse(Refusal::Paused));
 }

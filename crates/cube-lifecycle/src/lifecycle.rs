@@ -109,13 +109,13 @@ impl Lifecycle {
     /// The state in force; none where nothing is known.
     #[must_use]
     pub fn state(&self, id: &SandboxId) -> Option<Status> {
-        self.states.get(id)?.state
+        self.states.peek(id)?.state
     }
 
     /// What the lifecycle metadata says about waking it by itself; none where nobody said.
     #[must_use]
     pub fn auto_resume(&self, id: &SandboxId) -> Option<bool> {
-        self.states.get(id)?.auto_resume
+        self.states.peek(id)?.auto_resume
     }
 
     /// Sandboxes something is known of.
@@ -161,7 +161,7 @@ impl Lifecycle {
     /// Notes authorised traffic of `id` at `now_ms` (unix). At most one write a second.
     pub fn touch(&self, id: &SandboxId, now_ms: u64) {
         self.activity.touch(id, now_ms, || {
-            self.states.get(id).is_none_or(|known| known.gone_until_ms <= self.now_ms())
+            self.states.peek(id).is_none_or(|known| known.gone_until_ms <= self.now_ms())
         });
     }
 
@@ -236,7 +236,7 @@ impl SnapshotObserver for Lifecycle {
     }
 
     fn interested(&self, id: &SandboxId) -> bool {
-        self.places.waited_for(id) || self.states.get(id).is_some_and(|known| known.contradicted())
+        self.places.waited_for(id) || self.states.peek(id).is_some_and(|known| known.contradicted())
     }
 }
 

@@ -46,7 +46,10 @@ impl Metrics {
         let resumes = registered(
             registry,
             IntCounterVec::new(
-                Opts::new("cube_proxy_resumes_total", "Resume calls by how they ended."),
+                Opts::new(
+                    "cube_proxy_resumes_total",
+                    "Resumes by how they ended; crowded: no call was made.",
+                ),
                 &["outcome"],
             )?,
         )?;

@@ -76,6 +76,28 @@ async fn many_requests_make_one_call_and_none_goes_on_before_it_has_ended() {
     assert_eq!(bench.metric("cube_proxy_held_requests"), 0.0);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_waited_for_a_resume_is_always_told_so() {
+    let manager = Scripted::start(Act::Answer(200)).await;
+    let lifecycle = Bench::resuming_at(&manager).build();
+    for n in 0..50 {
+        let name = format!("s{n}");
+        lifecycle.push_state(&id(&name), Paused);
+        let waiting: Vec<_> = (0..8).map(|n| held(&lifecycle, &name, &n.to_string())).collect();
+        let mut resumed = 0;
+        for waiting in waiting {
+            match waiting.await.unwrap() {
+                Held::Resumed => resumed += 1,
+                // Came when it was awake already.
+                Held::Changed => {}
+                refused @ Held::Refuse(_) => panic!("{refused:?}"),
+            }
+        }
+        assert!(resumed > 0);
+    }
+    assert_eq!(manager.calls(), 50);
+}
+
 #[tokio::test]
 async fn a_waiter_that_leaves_cancels_nothing() {
     let manager = Scripted::start(Act::Held(200)).await;
@@ -213,7 +235,7 @@ async fn a_change_ends_the_wait_before_the_call_does() {
         lifecycle.push_state(&id("a"), Resuming);
         lifecycle.push_state(&id("a"), Paused);
         lifecycle.push_state(&id("a"), state);
-        assert_eq!(waiting.await.unwrap(), Held::Changed);
+        assert_eq!(waiting.await.unwrap(), Held::Resumed);
         manager.release();
         until("landed", || lifecycle.flights.0.lock().is_empty()).await;
         // No second life, and no life for the dead.

@@ -168,11 +168,7 @@ impl Known {
             None => {}
             Some(last) if last == status || told => {}
             // The field was removed: only what it said itself goes.
-            Some(last) if status.is_none() => {
-                if self.state == last {
-                    self.state = None;
-                }
-            }
+            Some(last) if status.is_none() => self.state = self.state.filter(|state| Some(*state) != last),
             Some(_) => self.state = status,
         }
     }
@@ -221,9 +217,14 @@ impl States {
         self.known.get(id)
     }
 
+    /// What is known; no use of it.
+    pub(crate) fn peek(&self, id: &SandboxId) -> Option<Known> {
+        self.known.peek(id)
+    }
+
     /// What `event` would do now.
     pub(crate) fn preview(&self, id: &SandboxId, event: Event) -> Change {
-        self.known.peek(id).unwrap_or_default().learn(event, self.follow)
+        self.peek(id).unwrap_or_default().learn(event, self.follow)
     }
 
     /// Takes `event` in.
