@@ -56,6 +56,11 @@ pub(crate) enum Joined {
 pub(crate) struct Flights(Mutex<HashMap<SandboxId, Flight, ahash::RandomState>>);
 
 impl Flights {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
     /// Runs `change` while no read can land, and spoils the one of `id` that is under way.
     pub(crate) fn spoil<T>(&self, id: &SandboxId, change: impl FnOnce() -> T) -> T {
         let mut flights = self.0.lock();
@@ -85,7 +90,8 @@ impl Resolver {
             None => true,
             Some(trust) => ask != Ask::Fresh && !flight.spoiled && self.holds(trust),
         };
-        let round = if joinable { &flight.round } else { flight.next.get_or_insert_with(|| Round::new(None)) };
+        let round =
+            if joinable { &flight.round } else { flight.next.get_or_insert_with(|| Round::new(None)) };
         Joined::Waiting(round.subscribe())
     }
 

@@ -51,7 +51,8 @@ impl Resolver {
             RouteCache::in_use(&entry, self.cache.holds(id.as_str()))
         });
         if in_use || self.observer.interested(id) {
-            self.read_in_background(id, ());
+            let (resolver, id) = (Arc::clone(self), id.clone());
+            tokio::spawn(async move { resolver.read_in_turn(&id).await });
         }
     }
 
@@ -78,8 +79,15 @@ impl Resolver {
             }
         }
         for id in wanted {
-            let Ok(permit) = Arc::clone(&self.background).acquire_owned().await else { return };
-            self.read_in_background(&id, permit);
+            self.read_in_turn(&id).await;
+        }
+    }
+
+    /// Begins to read `id` as soon as there is a place among the background reads.
+    async fn read_in_turn(self: &Arc<Self>, id: &SandboxId) {
+        // The semaphore is never closed.
+        if let Ok(permit) = Arc::clone(&self.background).acquire_owned().await {
+            self.read_in_background(id, permit);
         }
     }
 }

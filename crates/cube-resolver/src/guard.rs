@@ -274,7 +274,8 @@ mod tests {
     #[test]
     fn the_own_listening_sockets_are_not_dialled() {
         let loopback = nets(&["127.0.0.0/8", "::1/128", "10.0.0.0/8"]);
-        let own = |socket: &str| AddressGuard::new(loopback.clone(), 1..=65535, vec![socket.parse().unwrap()]);
+        let own =
+            |socket: &str| AddressGuard::new(loopback.clone(), 1..=65535, vec![socket.parse().unwrap()]);
         assert!(!dials(&own("0.0.0.0:8081"), "127.0.0.5:8081"));
         assert!(dials(&own("0.0.0.0:8081"), "127.0.0.5:8082"));
         assert!(dials(&own("0.0.0.0:8081"), "[::1]:8081"));

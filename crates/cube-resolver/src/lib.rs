@@ -22,6 +22,8 @@ mod token;
 mod model;
 #[cfg(test)]
 mod scripted;
+#[cfg(test)]
+mod tests;
 
 pub use entry::{Entry, Generation, Inspection, Lookup};
 pub use guard::{AddressGuard, Dial};

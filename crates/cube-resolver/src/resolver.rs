@@ -9,7 +9,7 @@ use cube_metadata::{MetadataStore, SandboxRecord, SnapshotObserver, StoreError, 
 use cube_route::SandboxId;
 use parking_lot::Mutex;
 use prometheus::Registry;
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::cache::RouteCache;
 use crate::clock::Clock;
@@ -100,8 +100,8 @@ impl Resolver {
             match verdict {
                 Use::Fresh => self.metrics.count(Outcome::Hit),
                 Use::Read => return None,
-                Use::Refresh => self.serve_past_its_time(&entry.id, &entry.life, view, Outcome::Refresh),
-                Use::Stale => self.serve_past_its_time(&entry.id, &entry.life, view, Outcome::Stale),
+                Use::Refresh => self.serve_past_its_time(&entry, view, Outcome::Refresh),
+                Use::Stale => self.serve_past_its_time(&entry, view, Outcome::Stale),
             }
             return Some(Lookup::Found(entry));
         }
@@ -110,10 +110,7 @@ impl Resolver {
             // While the store cannot answer, an unknown id is answered as such (310500).
             _ if view.failing => return None,
             Use::Fresh => {}
-            Use::Refresh => {
-                let id = SandboxId::parse(id).ok()?;
-                self.refresh(&id, &life, view);
-            }
+            Use::Refresh => self.refresh(&life, view, || SandboxId::parse(id).ok()),
             Use::Stale | Use::Read => return None,
         }
         self.metrics.count(Outcome::Negative);
@@ -286,13 +283,8 @@ impl Resolver {
         if spoiled {
             life.end();
         }
-        let entry = Arc::new(Entry {
-            id: id.clone(),
-            record,
-            generation,
-            life,
-            severed: AtomicBool::new(false),
-        });
+        let entry =
+            Arc::new(Entry { id: id.clone(), record, generation, life, severed: AtomicBool::new(false) });
         self.cache.put(Arc::clone(&entry));
         self.count_entries();
         Lookup::Found(entry)
@@ -308,28 +300,33 @@ impl Resolver {
     }
 
     #[cold]
-    fn serve_past_its_time(self: &Arc<Self>, id: &SandboxId, life: &Life, view: View, outcome: Outcome) {
+    fn serve_past_its_time(self: &Arc<Self>, entry: &Entry, view: View, outcome: Outcome) {
         self.metrics.count(outcome);
         if outcome == Outcome::Stale {
             self.tell_of_stale();
         }
-        self.refresh(id, life, view);
+        self.refresh(&entry.life, view, || Some(entry.id.clone()));
     }
 
-    /// Reads `id` again in the background, unless that was tried a moment ago or others have it.
-    fn refresh(self: &Arc<Self>, id: &SandboxId, life: &Life, view: View) {
-        if !life.claim_refresh(view.now) || (view.failing && !claim(&self.probed_at, view.now, FAILING_PAUSE)) {
+    /// Reads again in the background what is past its time, unless that was tried a moment ago,
+    /// or enough is being read.
+    fn refresh(self: &Arc<Self>, life: &Life, view: View, id: impl FnOnce() -> Option<SandboxId>) {
+        if !life.claim_refresh(view.now) || (view.failing && !claim(&self.probed_at, view.now, FAILING_PAUSE))
+        {
             return;
         }
-        let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return };
-        self.read_in_background(id, permit);
+        if let Ok(permit) = Arc::clone(&self.background).try_acquire_owned()
+            && let Some(id) = id()
+        {
+            self.read_in_background(&id, permit);
+        }
     }
 
-    /// Reads `id` again, keeping `permit` until it is done.
-    pub(crate) fn read_in_background<P: Send + 'static>(self: &Arc<Self>, id: &SandboxId, permit: P) {
+    /// Reads `id` again, keeping `permit` until it is done. An error shows in what is served; the
+    /// store counts and logs it.
+    pub(crate) fn read_in_background(self: &Arc<Self>, id: &SandboxId, permit: OwnedSemaphorePermit) {
         if let Joined::Waiting(waiting) = self.join(id, Ask::Read) {
             tokio::spawn(async move {
-                // An error shows in what is served; the store counts and logs it.
                 let _ = answered(waiting).await;
                 drop(permit);
             });

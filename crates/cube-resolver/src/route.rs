@@ -88,7 +88,10 @@ mod tests {
     fn a_sandbox_here_is_dialled_at_its_own_port() {
         let inside = ("SandboxIP", "192.168.1.7");
         assert_eq!(of(&[("HostIP", HERE), inside]), Ok(("192.168.1.7:8080".into(), true)));
-        assert_eq!(of(&[("HostIP", HERE), inside, ("8080", "rubbish")]), Ok(("192.168.1.7:8080".into(), true)));
+        assert_eq!(
+            of(&[("HostIP", HERE), inside, ("8080", "rubbish")]),
+            Ok(("192.168.1.7:8080".into(), true))
+        );
         assert_eq!(of(&[("HostIP", "::ffff:10.0.0.1"), inside]), Ok(("192.168.1.7:8080".into(), true)));
     }
 

@@ -66,7 +66,10 @@ mod tests {
     #[test]
     fn a_public_sandbox_takes_everyone() {
         assert_eq!(verdict(&[], &[]), TokenVerdict::Authorised);
-        assert_eq!(verdict(&[("AllowPublicTraffic", "true"), TOKEN], &[(E2B, "x")]), TokenVerdict::Authorised);
+        assert_eq!(
+            verdict(&[("AllowPublicTraffic", "true"), TOKEN], &[(E2B, "x")]),
+            TokenVerdict::Authorised
+        );
     }
 
     #[test]
