@@ -14,7 +14,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use crate::StoreError;
-use crate::redis::settings::{Layout, RedisSettings, Target};
+use crate::redis::settings::{RedisSettings, Target};
 
 /// Commands that may wait for the connection; beyond it they fail at once.
 const MAX_WAITING: usize = 10_000;
@@ -43,48 +43,42 @@ impl Connector {
         &self.target
     }
 
-    /// A client for one server.
-    pub(crate) fn single(&self, host: &str, port: u16) -> Client {
-        self.client(ServerConfig::Centralized { server: self.server(host, port) })
-    }
-
-    /// A client for what the URL names: the server, or whatever the Sentinels say is the master.
-    pub(crate) fn configured(&self) -> Client {
-        let mut hosts = self.target.hosts.iter().map(|(host, port)| self.server(host, *port));
-        self.client(match &self.target.layout {
-            Layout::Sentinel(service_name) => ServerConfig::Sentinel {
-                hosts: hosts.collect(),
-                service_name: service_name.clone(),
-                username: self.target.sentinel_username.clone(),
-                password: self.target.sentinel_password.as_ref().map(|secret| secret.expose().to_owned()),
-            },
-            Layout::Single | Layout::Cluster => ServerConfig::Centralized {
-                server: hosts.next().unwrap_or_else(|| Server::new("127.0.0.1", 6379)),
-            },
+    /// A client for a server that holds records.
+    pub(crate) fn server(&self, host: &str, port: u16) -> Client {
+        self.client(Config {
+            version: RespVersion::RESP3,
+            username: self.target.username.clone(),
+            password: self.target.password.as_ref().map(|secret| secret.expose().to_owned()),
+            database: self.target.database,
+            ..self.config(host, port)
         })
     }
 
-    fn server(&self, host: &str, port: u16) -> Server {
+    /// A client for a Sentinel, with the credentials that are meant for Sentinels.
+    pub(crate) fn sentinel(&self, host: &str, port: u16) -> Client {
+        self.client(Config {
+            username: self.target.sentinel_username.clone(),
+            password: self.target.sentinel_password.as_ref().map(|secret| secret.expose().to_owned()),
+            ..self.config(host, port)
+        })
+    }
+
+    fn config(&self, host: &str, port: u16) -> Config {
         let mut server = Server::new(host, port);
         // A certificate names a v6 address without the brackets that a URL puts around it.
         if let Some(address) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
             server.tls_server_name = Some(address.into());
         }
-        server
-    }
-
-    fn client(&self, server: ServerConfig) -> Client {
-        let config = Config {
+        Config {
             // The first failure comes back to us at once, and the first attempt is not delayed.
             fail_fast: true,
-            server,
-            version: RespVersion::RESP3,
-            username: self.target.username.clone(),
-            password: self.target.password.as_ref().map(|secret| secret.expose().to_owned()),
-            database: self.target.database,
+            server: ServerConfig::Centralized { server },
             tls: self.tls.clone().map(|connector| TlsConfig { connector, hostnames: TlsHostMapping::None }),
             ..Config::default()
-        };
+        }
+    }
+
+    fn client(&self, config: Config) -> Client {
         let performance = PerformanceConfig {
             default_command_timeout: self.command_timeout,
             broadcast_channel_capacity: MAX_PUSHES,

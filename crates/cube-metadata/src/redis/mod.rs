@@ -3,11 +3,13 @@
 mod canary;
 mod channel;
 mod client;
+mod discover;
 mod error;
 mod health;
 mod keys;
 mod metrics;
 mod node;
+mod servers;
 mod settings;
 
 use std::collections::{BTreeMap, HashSet};
@@ -18,17 +20,17 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use cube_route::SandboxId;
-use fred::error::Error;
 use fred::types::{Map, Value};
 use prometheus::Registry;
 use tokio::sync::broadcast;
 
 use crate::redis::channel::Channel;
 use crate::redis::client::Connector;
-use crate::redis::error::{is_about_the_key, store_error};
+use crate::redis::error::is_about_the_key;
 use crate::redis::keys::Keys;
 use crate::redis::metrics::Metrics;
-use crate::redis::node::{Command, Mark, Node, Running, Shared};
+use crate::redis::node::{Command, Node, Shared};
+use crate::redis::servers::Servers;
 use crate::{MetadataStore, SandboxRecord, Snapshot, Status, StoreError, StoreEvent, TrackingSession};
 
 pub use settings::RedisSettings;
@@ -36,18 +38,11 @@ pub use settings::RedisSettings;
 const REGISTRY: &str = "cube:v1:shared:cube_proxy:registry";
 const HEARTBEAT: &str = "cube:v1:shared:cube_proxy:heartbeat";
 
-/// Records in Redis: a single server, a master behind Sentinels.
+/// Records in Redis: a single server, the master behind Sentinels, or a Cluster.
 pub struct RedisStore {
     shared: Arc<Shared>,
     metrics: Metrics,
-    only: Running,
-}
-
-/// The answer to one command, and who gave it.
-struct Answer {
-    value: Result<Value, Error>,
-    from: Arc<Node>,
-    mark: Mark,
+    servers: Servers,
 }
 
 impl RedisStore {
@@ -81,26 +76,14 @@ impl RedisStore {
             tracking: settings.tracking,
             command_timeout: settings.command_timeout,
         });
-        let hosts = connector.target().hosts.iter().map(|(host, port)| format!("{host}:{port}"));
-        let server = hosts.collect::<Vec<_>>().join(",");
-        let only = Running::start(0, server, connector.configured(), shared.clone());
-        shared.channel.expect([only.node.number()]);
-        Ok(Arc::new(Self { shared, metrics, only }))
-    }
-
-    /// Sends the commands to whoever owns their keys, and gives the answers in the same order.
-    async fn run(&self, commands: Vec<Command>) -> Result<Vec<Answer>, StoreError> {
-        let node = &self.only.node;
-        let mark = node.mark();
-        let answers = node.ask(&commands).await?;
-        Ok(answers.into_iter().map(|value| Answer { value, from: node.clone(), mark }).collect())
+        let servers = Servers::start(connector, shared.clone());
+        Ok(Arc::new(Self { shared, metrics, servers }))
     }
 
     /// Runs commands whose every answer must be good.
-    async fn run_all(&self, commands: Vec<Command>) -> Result<Vec<Value>, StoreError> {
-        let answers = self.run(commands).await.inspect_err(|error| self.metrics.failed(error))?;
-        let values: Result<Vec<Value>, Error> = answers.into_iter().map(|answer| answer.value).collect();
-        values.map_err(|error| store_error(&error)).inspect_err(|error| self.metrics.failed(error))
+    async fn run_all(&self, commands: &[Command]) -> Result<Vec<Value>, StoreError> {
+        let answers = self.servers.run(commands).await.into_iter().map(|answer| answer.value);
+        answers.collect::<Result<Vec<Value>, StoreError>>().inspect_err(|error| self.metrics.failed(error))
     }
 
     async fn lookup(&self, id: &SandboxId) -> Result<Snapshot, StoreError> {
@@ -109,20 +92,22 @@ impl RedisStore {
         let mut commands: Vec<Command> =
             record_keys.iter().map(|key| Command::new("HGETALL", key.as_str())).collect();
         commands.extend(keys.state(id.as_str()).map(|key| Command::new("GET", key)));
-        let mut answers = self.run(commands).await?.into_iter();
+        let mut answers = self.servers.run(&commands).await.into_iter();
         let mut record = None;
         for (prefix, key) in record_keys.iter().enumerate() {
             let Some(answer) = answers.next() else { break };
             if record.is_some() {
                 continue;
             }
-            let value = answer.value.map_err(|error| store_error(&error))?;
+            let value = answer.value?;
             let fields = match &value {
                 Value::Map(fields) if !fields.is_empty() => fields,
                 _ => continue,
             };
             record = Some(parse(fields, u8::try_from(prefix).unwrap_or(u8::MAX)));
-            answer.from.seen(key, &value, answer.mark);
+            if let Some((node, mark)) = &answer.from {
+                node.seen(key, &value, *mark);
+            }
             if keys.is_legacy(prefix) {
                 self.metrics.legacy_hits.inc();
             }
@@ -132,7 +117,7 @@ impl RedisStore {
             // Not even text, or no string at all: a word that nobody knows.
             Some(Ok(value)) => Status::parse(value.as_str().as_deref().unwrap_or("\u{fffd}")),
             Some(Err(error)) if is_about_the_key(&error) => Some(Status::Unknown),
-            Some(Err(error)) => return Err(store_error(&error)),
+            Some(Err(error)) => return Err(error),
         };
         Ok(Snapshot { record, state })
     }
@@ -156,7 +141,7 @@ impl MetadataStore for RedisStore {
     }
 
     async fn faulty_nodes(&self) -> Result<HashSet<IpAddr>, StoreError> {
-        let members = self.run_all(vec![Command::new("SMEMBERS", self.shared.keys.faulty_set())]).await?;
+        let members = self.run_all(&[Command::new("SMEMBERS", self.shared.keys.faulty_set())]).await?;
         let members = members.into_iter().flat_map(|value| match value {
             Value::Array(members) => members,
             _ => Vec::new(),
@@ -174,7 +159,7 @@ impl MetadataStore for RedisStore {
     }
 
     fn failing(&self) -> bool {
-        self.only.node.failing()
+        self.servers.failing()
     }
 
     fn answered(&self) -> bool {
@@ -183,8 +168,10 @@ impl MetadataStore for RedisStore {
 
     async fn list(&self) -> Result<Vec<SandboxId>, StoreError> {
         let mut ids = HashSet::new();
-        for prefix in self.shared.keys.prefixes() {
-            scan(&self.only.node, &self.shared.keys, prefix, &mut ids).await?;
+        for node in self.servers.all().await? {
+            for prefix in self.shared.keys.prefixes() {
+                scan(&node, &self.shared.keys, prefix, &mut ids).await?;
+            }
         }
         let mut ids: Vec<SandboxId> = ids.into_iter().collect();
         ids.sort();
@@ -193,9 +180,9 @@ impl MetadataStore for RedisStore {
 
     async fn get(&self, id: &SandboxId) -> Result<Option<BTreeMap<String, String>>, StoreError> {
         let keys = self.shared.keys.records(id.as_str());
-        let answers = self.run(keys.map(|key| Command::new("HGETALL", key)).collect()).await?;
-        for answer in answers {
-            let value = answer.value.map_err(|error| store_error(&error))?;
+        let commands: Vec<Command> = keys.map(|key| Command::new("HGETALL", key)).collect();
+        for answer in self.servers.run(&commands).await {
+            let value = answer.value?;
             if let Value::Map(fields) = value
                 && !fields.is_empty()
             {
@@ -217,27 +204,28 @@ impl MetadataStore for RedisStore {
         let command = fields
             .iter()
             .fold(command, |command, (name, value)| command.arg(name.as_str()).arg(value.as_str()));
-        self.run_all(vec![command]).await.map(drop)
+        self.run_all(&[command]).await.map(drop)
     }
 
     async fn delete(&self, id: &SandboxId) -> Result<bool, StoreError> {
         let keys = self.shared.keys.records(id.as_str());
-        let removed = self.run_all(keys.map(|key| Command::new("DEL", key)).collect()).await?;
+        let commands: Vec<Command> = keys.map(|key| Command::new("DEL", key)).collect();
+        let removed = self.run_all(&commands).await?;
         Ok(removed.iter().any(|count| count.as_i64().is_some_and(|count| count > 0)))
     }
 
     async fn announce(&self, proxy_id: &str, row: &str, now_ms: u64) -> Result<(), StoreError> {
-        let commands = vec![
+        let commands = [
             Command::new("HSET", REGISTRY).arg(proxy_id).arg(row),
             Command::new("ZADD", HEARTBEAT).arg(now_ms.to_string()).arg(proxy_id),
         ];
-        self.run_all(commands).await.map(drop)
+        self.run_all(&commands).await.map(drop)
     }
 
     async fn withdraw(&self, proxy_id: &str) -> Result<(), StoreError> {
         let commands =
-            vec![Command::new("HDEL", REGISTRY).arg(proxy_id), Command::new("ZREM", HEARTBEAT).arg(proxy_id)];
-        self.run_all(commands).await.map(drop)
+            [Command::new("HDEL", REGISTRY).arg(proxy_id), Command::new("ZREM", HEARTBEAT).arg(proxy_id)];
+        self.run_all(&commands).await.map(drop)
     }
 }
 

@@ -34,8 +34,10 @@ const MISSED_BEATS: u32 = 2;
 const CANARY_EVERY: Duration = Duration::from_secs(2);
 /// An invalidation may come this much later than the answer that shows the change.
 const CANARY_GRACE: Duration = Duration::from_millis(100);
-/// Between the two tries of a lookup, and between attempts to start a client.
+/// Between the two tries of a lookup.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Between attempts to start a client.
+const RESTART: Duration = Duration::from_millis(200);
 
 /// A command whose first argument is its key.
 #[derive(Clone)]
@@ -58,6 +60,9 @@ impl Command {
         self.arguments.first().and_then(Value::as_bytes).unwrap_or_default()
     }
 }
+
+/// One answer a command, in the order of the commands; an error is the server's answer.
+pub(crate) type Answers = Vec<Result<Value, StoreError>>;
 
 /// What all servers of a store share.
 pub(crate) struct Shared {
@@ -82,7 +87,8 @@ pub(crate) struct Node {
     pushes: AtomicU64,
     canary: Canary,
     wake: Notify,
-    sentinel: bool,
+    /// Behind Sentinels: only a master is good.
+    master_only: bool,
 }
 
 /// What had been pushed when a read began.
@@ -100,8 +106,13 @@ pub(crate) struct Running {
 
 impl Running {
     /// Connects in the background. `number` is the node's own in the channel.
-    pub(crate) fn start(number: u64, server: String, client: Client, shared: Arc<Shared>) -> Self {
-        let sentinel = client.uses_sentinels();
+    pub(crate) fn start(
+        number: u64,
+        server: String,
+        client: Client,
+        master_only: bool,
+        shared: Arc<Shared>,
+    ) -> Self {
         let node = Arc::new(Node {
             number,
             health: Health::new(server.clone()),
@@ -113,7 +124,7 @@ impl Running {
             pushes: AtomicU64::new(0),
             canary: Canary::default(),
             wake: Notify::new(),
-            sentinel,
+            master_only,
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(node.clone().listen());
@@ -149,7 +160,7 @@ impl Node {
 
     /// Sends all commands in one go and waits for all answers: two tries, all bounded
     /// (metadata.md). An error in the list is the server's answer to that command.
-    pub(crate) async fn ask(&self, commands: &[Command]) -> Result<Vec<Result<Value, Error>>, StoreError> {
+    pub(crate) async fn ask(&self, commands: &[Command]) -> Result<Answers, StoreError> {
         self.health.check()?;
         let bound = self.shared.command_timeout.mul_f32(2.5);
         let outcome = tokio::select! {
@@ -161,9 +172,8 @@ impl Node {
         match &outcome {
             Err(error) => self.health.fail(error),
             Ok(answers) => {
-                let fault = answers.iter().filter_map(|a| a.as_ref().err()).find(|e| !is_about_the_key(e));
-                match fault {
-                    Some(error) => self.health.fail(&store_error(error)),
+                match answers.iter().filter_map(|a| a.as_ref().err()).find(|e| !is_about_the_key(e)) {
+                    Some(error) => self.health.fail(error),
                     None => self.shared.answered.store(true, Ordering::Release),
                 }
             }
@@ -171,7 +181,7 @@ impl Node {
         outcome
     }
 
-    async fn twice(&self, commands: &[Command]) -> Result<Vec<Result<Value, Error>>, StoreError> {
+    async fn twice(&self, commands: &[Command]) -> Result<Answers, StoreError> {
         match self.once(commands).await {
             Ok(answers) => Ok(answers),
             Err(_) => {
@@ -182,22 +192,31 @@ impl Node {
     }
 
     /// One try.
-    pub(crate) async fn once(&self, commands: &[Command]) -> Result<Vec<Result<Value, Error>>, StoreError> {
+    pub(crate) async fn once(&self, commands: &[Command]) -> Result<Answers, StoreError> {
         let pipeline = self.client.pipeline();
         for command in commands {
             queue(&pipeline, command.verb, command.arguments.clone()).await.map_err(|e| store_error(&e))?;
         }
         let answers = pipeline.try_all::<Value>().await;
+        let answers: Answers =
+            answers.into_iter().map(|answer| answer.map_err(|e| store_error(&e))).collect();
+        // The pipeline failed as a whole, or the connection broke in the middle: that must not
+        // look like the server's answer to a command.
+        let broken = |error: &&StoreError| matches!(error, StoreError::Unreachable(_) | StoreError::Timeout);
+        if let Some(error) = answers.iter().filter_map(|answer| answer.as_ref().err()).find(broken) {
+            return Err(error.clone());
+        }
         if answers.len() != commands.len() {
-            // The pipeline as a whole failed.
-            let error = answers.into_iter().find_map(Result::err);
-            return Err(error.map_or(StoreError::Timeout, |error| store_error(&error)));
+            return Err(StoreError::Unreachable("the server sent too few answers".to_owned()));
         }
-        // A connection that breaks in the middle must not look like the server's answers.
-        match answers.iter().filter_map(|a| a.as_ref().err().map(store_error)).find(is_no_answer) {
-            Some(error) => Err(error),
-            None => Ok(answers),
-        }
+        Ok(answers)
+    }
+
+    /// One command for a slot that is moving here; one try.
+    pub(crate) async fn once_asking(&self, command: &Command) -> Result<Value, StoreError> {
+        let commands = [Command { verb: "ASKING", arguments: Vec::new() }, command.clone()];
+        let mut answers = self.once(&commands).await?;
+        answers.pop().unwrap_or_else(|| Err(StoreError::Unreachable("no answer".to_owned())))
     }
 
     /// A command that belongs to no key.
@@ -210,21 +229,12 @@ impl Node {
         self.client.custom(command, arguments).await.map_err(|error| store_error(&error))
     }
 
-    /// Keeps a client running: it ends when the first attempt to connect fails, and on errors
-    /// after which fred gives up.
     async fn connect(self: Arc<Self>) {
-        loop {
-            let task = self.client.connect();
-            let _ends_with_us = AbortOnDrop(task.abort_handle());
-            let error = match task.await {
-                Ok(Err(error)) => store_error(&error),
-                Ok(Ok(())) => StoreError::Unreachable("the connection ended".to_owned()),
-                Err(_) => StoreError::Unreachable("the connection's task ended".to_owned()),
-            };
+        keep_connected(&self.client, |error| {
             self.lost();
             self.health.fail(&error);
-            tokio::time::sleep(PAUSE.saturating_mul(4)).await;
-        }
+        })
+        .await;
     }
 
     /// Takes what fred tells. Nothing here waits, so pushes are never held up.
@@ -291,14 +301,14 @@ impl Node {
         let mut missed = 0;
         let mut canary_at = Instant::now();
         loop {
-            let silent = self.shared.tracking && *self.pushing.lock() == 0;
-            if silent && let Err(error) = self.start_pushes().await {
-                tracing::debug!(server = %self.server, %error, "pushes could not be asked for");
-            }
             match self.beat().await {
                 Ok(()) => {
                     missed = 0;
                     self.health.heal();
+                    let silent = self.shared.tracking && *self.pushing.lock() == 0;
+                    if silent && let Err(error) = self.start_pushes().await {
+                        tracing::warn!(server = %self.server, %error, "Redis does not push changes; trying on");
+                    }
                 }
                 Err(error) => {
                     missed += 1;
@@ -311,7 +321,6 @@ impl Node {
             }
             if canary_at.elapsed() >= CANARY_EVERY {
                 canary_at = Instant::now();
-                self.check_role().await;
                 self.check_canary().await;
             }
             let pause = if self.failing() { FAILING_BEAT } else { BEAT };
@@ -325,19 +334,28 @@ impl Node {
     /// A sign of life. Until the server has proved that lookups work, and while it fails, that is
     /// a lookup (of an id that cannot be), since a server may answer pings and nothing else.
     async fn beat(&self) -> Result<(), StoreError> {
+        let mut commands = Vec::new();
+        if self.master_only {
+            commands.push(Command { verb: "ROLE", arguments: Vec::new() });
+        }
         if self.shared.answered.load(Ordering::Acquire) && !self.failing() {
-            return self.client.ping::<Value>(None).await.map(drop).map_err(|error| store_error(&error));
+            commands.push(Command { verb: "PING", arguments: Vec::new() });
+        } else {
+            commands.extend(self.shared.keys.records("").map(|key| Command::new("HGETALL", key)));
         }
-        let commands: Vec<Command> =
-            self.shared.keys.records("").map(|key| Command::new("HGETALL", key)).collect();
         let answers = self.once(&commands).await?;
-        match answers.iter().filter_map(|a| a.as_ref().err()).find(|e| !is_about_the_key(e)) {
-            Some(error) => Err(store_error(error)),
-            None => {
-                self.shared.answered.store(true, Ordering::Release);
-                Ok(())
-            }
+        if let Some(error) = answers.iter().filter_map(|a| a.as_ref().err()).find(|e| !is_about_the_key(e)) {
+            return Err(error.clone());
         }
+        // Under Sentinel a server may stop being the master without closing its connections.
+        if let (true, Some(Ok(Value::Array(role)))) = (self.master_only, answers.first())
+            && role.first().and_then(Value::as_str).is_none_or(|role| role != "master")
+        {
+            self.lost();
+            return Err(StoreError::Refused("NOTMASTER the server is not the master".to_owned()));
+        }
+        self.shared.answered.store(true, Ordering::Release);
+        Ok(())
     }
 
     async fn start_pushes(&self) -> Result<(), StoreError> {
@@ -373,18 +391,6 @@ impl Node {
         }
     }
 
-    /// Under Sentinel a server may stop being the master without closing its connections.
-    async fn check_role(&self) {
-        if !self.sentinel {
-            return;
-        }
-        let Ok(Value::Array(role)) = self.custom("ROLE", Vec::new()).await else { return };
-        if role.first().and_then(Value::as_str).is_some_and(|role| role != "master") {
-            tracing::warn!(server = %self.server, "the Redis server is not the master any more");
-            self.reconnect().await;
-        }
-    }
-
     /// FLUSHALL and lost messages leave no other trace than a key that changed unannounced.
     async fn check_canary(&self) {
         let Some(key) = self.canary.key() else { return };
@@ -403,13 +409,24 @@ impl Node {
     }
 }
 
-fn is_no_answer(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unreachable(_) | StoreError::Timeout)
-}
-
 async fn queue(pipeline: &Pipeline<Client>, verb: &'static str, arguments: Vec<Value>) -> Result<(), Error> {
     let command = CustomCommand::new_static(verb, ClusterHash::FirstKey, false);
     pipeline.custom::<Value, Value>(command, arguments).await.map(drop)
+}
+
+/// Keeps a client running for ever: it ends when the first attempt to connect fails, and on errors
+/// after which fred gives up.
+pub(crate) async fn keep_connected(client: &Client, failed: impl Fn(StoreError)) {
+    loop {
+        let task = client.connect();
+        let _ends_with_us = AbortOnDrop(task.abort_handle());
+        failed(match task.await {
+            Ok(Err(error)) => store_error(&error),
+            Ok(Ok(())) => StoreError::Unreachable("the connection ended".to_owned()),
+            Err(_) => StoreError::Unreachable("the connection's task ended".to_owned()),
+        });
+        tokio::time::sleep(RESTART).await;
+    }
 }
 
 struct AbortOnDrop(AbortHandle);

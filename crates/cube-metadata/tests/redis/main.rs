@@ -1,7 +1,18 @@
 //! The Redis store against real servers.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test says what it expects by unwrapping it"
+)]
+
+mod cluster;
+mod sentinel;
 mod server;
 mod single;
+mod tls;
 mod tracking;
 
 use std::sync::Arc;

@@ -32,6 +32,14 @@ impl Redis {
         Self { port: free_port(), arguments, directory: tempfile::tempdir().unwrap(), child: None }
     }
 
+    /// Arguments that name a port or files come from the caller.
+    pub(crate) fn start_on(port: u16, arguments: &[String]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut redis = Self { port, arguments: arguments.to_vec(), directory, child: None };
+        redis.resume_life();
+        redis
+    }
+
     /// Starts it, empty, where it was.
     pub(crate) fn resume_life(&mut self) {
         let child = Command::new("redis-server")
