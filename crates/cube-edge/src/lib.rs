@@ -1,6 +1,7 @@
 //! See Cargo.toml.
 
 mod access_log;
+mod admin;
 mod admit;
 mod answer;
 mod back;
@@ -25,9 +26,12 @@ mod retcode;
 mod settings;
 
 pub use access_log::{AccessLog, Entry, Format as LogFormat, Settings as AccessLogSettings, UpstreamTry};
+pub use admin::{AdminApi, AdminApp, MetricsApp, Readiness};
 pub use answer::{Asker, Dialect, Fault, OwnAnswer, Settings as AnswerSettings, is_preflight, render};
 pub use drain::{Drain, Stage};
-pub use driver::{BindError, CertificateError, Certificates, ConnectionLimits, Driver, Listener, Speaks};
+pub use driver::{
+    BindError, CertificateError, Certificates, ConnectionLimits, Driver, Listener, Speaks, listen_plain,
+};
 pub use edge::Edge;
 pub use error::EdgeError;
 pub use gateway::{Gateway, Parts};

@@ -1,0 +1,67 @@
+//! Answers of the listeners beside the data plane.
+
+use bytes::Bytes;
+use cube_lifecycle::AdminAnswer;
+use http::StatusCode;
+use pingora_core::Result;
+use pingora_http::ResponseHeader;
+use serde_json::{Value, json};
+
+use super::Readiness;
+
+/// Status, type and body; never cached, never sniffed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) kind: &'static str,
+    pub(super) body: Bytes,
+}
+
+impl Answer {
+    pub(super) fn json(status: StatusCode, body: &Value) -> Self {
+        Self { status, kind: "application/json", body: body.to_string().into() }
+    }
+
+    pub(super) fn error(status: StatusCode, text: &str) -> Self {
+        Self::json(status, &json!({ "error": text }))
+    }
+
+    /// The 404 of every listener.
+    pub(super) fn no_route(method: &str, path: &str) -> Self {
+        Self::error(StatusCode::NOT_FOUND, &format!("no route for {method} {path}"))
+    }
+
+    /// The head for the engine.
+    pub(super) fn head(&self) -> Result<ResponseHeader> {
+        let mut head = ResponseHeader::build(self.status, Some(6))?;
+        head.append_header("Content-Type", self.kind)?;
+        head.append_header("Content-Length", self.body.len())?;
+        head.append_header("Cache-Control", "no-store")?;
+        head.append_header("X-Content-Type-Options", "nosniff")?;
+        Ok(head)
+    }
+}
+
+impl From<AdminAnswer> for Answer {
+    fn from(answer: AdminAnswer) -> Self {
+        Self { status: answer.status, kind: "application/json", body: answer.body }
+    }
+}
+
+/// `/healthz` and `/readyz`, which every one of these listeners has.
+pub(super) fn probe(readiness: &Readiness, method: &str, path: &str) -> Option<Answer> {
+    if !matches!(method, "GET" | "HEAD") {
+        return None;
+    }
+    match path {
+        "/healthz" => Some(Answer::json(StatusCode::OK, &json!({ "ok": true }))),
+        "/readyz" => Some(match readiness.unready() {
+            None => Answer::json(StatusCode::OK, &json!({ "ready": true })),
+            Some(reason) => Answer::json(
+                StatusCode::SERVICE_UNAVAILABLE,
+                &json!({ "ready": false, "reason": reason }),
+            ),
+        }),
+        _ => None,
+    }
+}

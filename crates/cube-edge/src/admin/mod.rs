@@ -1,0 +1,128 @@
+//! The admin API (lifecycle.md), and the listeners for probes and scrapes (operations.md).
+//!
+//! [`AdminApp`] and [`MetricsApp`] are what the engine serves. What concerns lifecycles is
+//! answered by [`Lifecycle::admin`]; here is who may ask, and what operators see of routes.
+
+mod access;
+mod answer;
+mod route;
+mod readiness;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use cube_breaker::Breaker;
+use cube_lifecycle::Lifecycle;
+use cube_metadata::MetadataStore;
+use cube_resolver::Resolver;
+use cube_route::SandboxId;
+use http::{HeaderMap, Method, StatusCode, Uri};
+use serde_json::json;
+
+use crate::gateway::Gateway;
+use access::AdminToken;
+use answer::{Answer, probe};
+pub use readiness::Readiness;
+pub use serve::{AdminApp, MetricsApp};
+
+/// The most bytes of a body.
+const MAX_BODY: usize = 1024 * 1024;
+
+/// The admin API of one proxy.
+pub struct AdminApi {
+    lifecycle: Arc<Lifecycle>,
+    resolver: Arc<Resolver>,
+    breaker: Arc<Breaker>,
+    store: Arc<dyn MetadataStore>,
+    readiness: Arc<Readiness>,
+    token: Option<AdminToken>,
+}
+
+impl AdminApi {
+    /// `token` is `admin.token`; without one only loopback peers are served.
+    #[must_use]
+    pub fn new(
+        gateway: &Gateway,
+        readiness: Arc<Readiness>,
+        store: Arc<dyn MetadataStore>,
+        token: Option<Vec<u8>>,
+    ) -> Self {
+        Self {
+            lifecycle: gateway.lifecycle().clone(),
+            resolver: gateway.resolver().clone(),
+            breaker: gateway.breaker().clone(),
+            store,
+            readiness,
+            token: token.and_then(AdminToken::new),
+        }
+    }
+
+    /// Whether the request may go on to its body, which is not read before.
+    fn check_head(&self, peer: Option<IpAddr>, uri: &Uri, headers: &HeaderMap) -> Result<(), Answer> {
+        access::check(self.token.as_ref(), peer, uri, headers)
+    }
+
+    /// The answer to a request that [`AdminApi::check_head`] let through.
+    async fn handle(&self, method: &Method, uri: &Uri, body: &[u8]) -> Answer {
+        let path = uri.path();
+        if let Some(answer) = probe(&self.readiness, method.as_str(), path) {
+            return answer;
+        }
+        if let Some(answer) = self.lifecycle.admin(method, path, uri.query(), body) {
+            return answer.into();
+        }
+        if method == Method::GET {
+            if path == "/admin/healthz" {
+                return self.health();
+            }
+            if let Some(id) = path.strip_prefix("/admin/routes/") {
+                return self.route(id).await;
+            }
+        }
+        Answer::no_route(method.as_str(), path)
+    }
+
+    /// `GET /admin/healthz`.
+    fn health(&self) -> Answer {
+        Answer::json(
+            StatusCode::OK,
+            &json!({
+                "ok": true,
+                "ready": self.readiness.unready().is_none(),
+                "version": env!("CARGO_PKG_VERSION"),
+                "store": {
+                    "answered": self.store.answered(),
+                    "failing": self.store.failing(),
+                    "tracked": self.store.tracking().is_some(),
+                },
+                "routes": self.resolver.len(),
+                "states": self.lifecycle.states_len(),
+                "active": self.lifecycle.active_len(),
+                "held": self.lifecycle.held(),
+                "open_nodes": self.breaker.open_nodes(),
+                "faulty_nodes": self.breaker.faulty().len(),
+                "heartbeat_last_pushed_ms": self.lifecycle.heartbeat_last_pushed_ms(),
+            }),
+        )
+    }
+
+    /// `GET /admin/routes/<id>`: the cached route, read first where there is none.
+    async fn route(&self, id: &str) -> Answer {
+        let Ok(id) = SandboxId::parse(id) else {
+            return Answer::error(StatusCode::BAD_REQUEST, "not a sandbox id: 1 to 128 of A-Z a-z 0-9 _ -");
+        };
+        if self.resolver.inspect(id.as_str()).is_none()
+            && let Err(error) = self.resolver.lookup(&id).await
+        {
+            tracing::warn!(sandbox = %id, %error, "the store cannot answer the admin API");
+            return Answer::error(StatusCode::SERVICE_UNAVAILABLE, "the store cannot answer");
+        }
+        match self.resolver.inspect(id.as_str()) {
+            Some(found) => Answer::json(StatusCode::OK, &route::describe(&found, &self.lifecycle, &self.breaker)),
+            None => Answer::error(StatusCode::NOT_FOUND, "no such sandbox"),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! How the engine serves these listeners: one request after the other on a connection, each with
+//! bounds on what it may send and how long it may take.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::{Method, StatusCode, header};
+use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::server::ShutdownWatch;
+use prometheus::{Registry, TextEncoder};
+use tokio::time::timeout;
+
+use super::access::too_large;
+use super::answer::{Answer, probe};
+use super::{AdminApi, MAX_BODY, Readiness};
+
+/// Seconds an idle connection is kept.
+const KEEPALIVE: u64 = 60;
+/// For the wait for a request and its head.
+const HEAD: Duration = Duration::from_secs(KEEPALIVE + 10);
+/// For a body to come in.
+const BODY: Duration = Duration::from_secs(10);
+/// For an answer to go out.
+const WRITE: Duration = Duration::from_secs(30);
+/// What is read of a body that nobody wants, so that its sender sees the answer and no reset.
+const LINGER: (usize, Duration) = (8 * MAX_BODY, Duration::from_secs(2));
+
+/// The admin listener.
+pub struct AdminApp(AdminApi);
+
+impl AdminApp {
+    /// Serves `api`.
+    #[must_use]
+    pub fn new(api: AdminApi) -> Self {
+        Self(api)
+    }
+
+    /// `None`: there is nobody to answer.
+    async fn answer(&self, http: &mut ServerSession) -> Option<Answer> {
+        let peer = http.client_addr().and_then(|peer| peer.as_inet()).map(std::net::SocketAddr::ip);
+        let head = http.req_header();
+        if let Err(refused) = self.0.check_head(peer, &head.uri, &head.headers) {
+            return Some(refused);
+        }
+        let (method, uri) = (head.method.clone(), head.uri.clone());
+        let body = match timeout(BODY, read_body(http)).await {
+            Ok(Body::Whole(body)) => body,
+            Ok(Body::TooLarge) => return Some(too_large()),
+            Ok(Body::Broken) => return None,
+            Err(_) => return Some(Answer::error(StatusCode::REQUEST_TIMEOUT, "request timeout")),
+        };
+        Some(self.0.handle(&method, &uri, &body).await)
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for AdminApp {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut http: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        accept(&mut http, shutdown).await?;
+        let answer = self.answer(&mut http).await?;
+        respond(http, &answer).await
+    }
+}
+
+/// The metrics listener; without a registry the health listener.
+pub struct MetricsApp {
+    registry: Option<Registry>,
+    readiness: Arc<Readiness>,
+}
+
+impl MetricsApp {
+    /// Serves `/metrics` from `registry`, and the two probes.
+    #[must_use]
+    pub fn new(registry: Registry, readiness: Arc<Readiness>) -> Self {
+        Self { registry: Some(registry), readiness }
+    }
+
+    /// Serves the two probes only.
+    #[must_use]
+    pub fn health_only(readiness: Arc<Readiness>) -> Self {
+        Self { registry: None, readiness }
+    }
+
+    pub(super) fn answer(&self, method: &Method, path: &str) -> Answer {
+        if let Some(answer) = probe(&self.readiness, method.as_str(), path) {
+            return answer;
+        }
+        match &self.registry {
+            Some(registry) if path == "/metrics" && matches!(*method, Method::GET | Method::HEAD) => {
+                match TextEncoder::new().encode_to_string(&registry.gather()) {
+                    Ok(text) => Answer {
+                        status: StatusCode::OK,
+                        kind: "text/plain; version=0.0.4; charset=utf-8",
+                        body: text.into(),
+                    },
+                    Err(error) => {
+                        tracing::error!(%error, "the metrics cannot be written out");
+                        Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
+                    }
+                }
+            }
+            _ => Answer::no_route(method.as_str(), path),
+        }
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for MetricsApp {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut http: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        accept(&mut http, shutdown).await?;
+        let head = http.req_header();
+        let answer = self.answer(&head.method, head.uri.path());
+        respond(http, &answer).await
+    }
+}
+
+/// Reads the head of the next request.
+async fn accept(http: &mut ServerSession, shutdown: &ShutdownWatch) -> Option<()> {
+    // Errors are the peer's: it left, or sent no HTTP. The engine has answered what it can.
+    let read = timeout(HEAD, http.read_request()).await.ok()?.ok()?;
+    http.set_keepalive((!*shutdown.borrow()).then_some(KEEPALIVE));
+    read.then_some(())
+}
+
+enum Body {
+    Whole(Vec<u8>),
+    TooLarge,
+    Broken,
+}
+
+async fn read_body(http: &mut ServerSession) -> Body {
+    let expects = http
+        .get_header(header::EXPECT)
+        .is_some_and(|expect| expect.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    if let (true, ServerSession::H1(session)) = (expects, &mut *http)
+        && session.write_continue_response().await.is_err()
+    {
+        return Body::Broken;
+    }
+    let mut body = Vec::new();
+    loop {
+        match http.read_request_body().await {
+            Ok(Some(piece)) if body.len() + piece.len() > MAX_BODY => return Body::TooLarge,
+            Ok(Some(piece)) => body.extend_from_slice(&piece),
+            Ok(None) => return Body::Whole(body),
+            Err(_) => return Body::Broken,
+        }
+    }
+}
+
+/// Sends the answer. A connection whose request was not read to its end is not kept.
+async fn respond(mut http: ServerSession, answer: &Answer) -> Option<ReusedHttpStream> {
+    let unread = !http.is_body_done();
+    if unread {
+        http.set_keepalive(None);
+    }
+    let no_body = http.req_header().method == Method::HEAD;
+    let send = async {
+        http.write_response_header(Box::new(answer.head()?)).await?;
+        let body = if no_body { bytes::Bytes::new() } else { answer.body.clone() };
+        http.write_response_body(body, true).await
+    };
+    // A peer that does not take its answer loses it.
+    timeout(WRITE, send).await.ok()?.ok()?;
+    if unread {
+        let (most, wait) = LINGER;
+        let drain = async {
+            let mut read = 0;
+            while let Ok(Some(piece)) = http.read_request_body().await {
+                read += piece.len();
+                if read > most {
+                    return;
+                }
+            }
+        };
+        // Whether all of it came matters no more.
+        let _ = timeout(wait, drain).await;
+    }
+    let settings = HttpPersistentSettings::for_session(&http);
+    let stream = http.finish().await.ok()??;
+    Some(ReusedHttpStream::from_reusable_stream(stream, settings))
+}
