@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 
 use cube_metadata::{MetadataStore, RedisSettings, Secret, StoreEvent};
 
-use crate::server::{Redis, free_port};
+use crate::server::Redis;
 use crate::{connect, event, id, within};
 
 /// Master, replica, Sentinel.
 async fn watched(sentinel_password: Option<&str>) -> (Redis, Redis, Redis) {
     let master = Redis::start(&[]);
     let replica = Redis::start(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.keep().join("sentinel.conf");
     let mut text = format!(
         "sentinel monitor mymaster 127.0.0.1 {} 1\nsentinel down-after-milliseconds mymaster 500\n\
          sentinel failover-timeout mymaster 2000\n",
@@ -21,8 +19,7 @@ async fn watched(sentinel_password: Option<&str>) -> (Redis, Redis, Redis) {
     if let Some(password) = sentinel_password {
         text.push_str(&format!("requirepass {password}\n"));
     }
-    std::fs::write(&file, text).unwrap();
-    let sentinel = Redis::start_on(free_port(), &[file.display().to_string(), "--sentinel".to_owned()]);
+    let sentinel = Redis::sentinel(&text);
     within("the Sentinel knows the replica", 20, async || {
         sentinel
             .run_as(sentinel_password, &["SENTINEL", "replicas", "mymaster"])

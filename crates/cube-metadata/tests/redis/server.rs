@@ -40,20 +40,20 @@ impl Redis {
         redis
     }
 
+    /// A Sentinel, which needs a file of its own.
+    pub(crate) fn sentinel(configuration: &str) -> Self {
+        let mut sentinel = Self::absent(&["--sentinel"]);
+        std::fs::write(sentinel.directory.path().join("sentinel.conf"), configuration).unwrap();
+        sentinel.resume_life();
+        sentinel
+    }
+
     /// Starts it, empty, where it was.
     pub(crate) fn resume_life(&mut self) {
+        let file = self.directory.path().join("sentinel.conf");
         let child = Command::new("redis-server")
-            .args([
-                "--port",
-                &self.port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ])
-            .arg("--dir")
+            .args(file.exists().then_some(&file))
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--dir"])
             .arg(self.directory.path())
             .args(&self.arguments)
             .stdout(Stdio::null())
