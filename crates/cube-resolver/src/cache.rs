@@ -1,8 +1,8 @@
 //! The two bounded maps, and the memory of entries that were pushed out while in use.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 use cube_route::SandboxId;
 use parking_lot::Mutex;
@@ -28,12 +28,14 @@ impl Lifecycle<SandboxId, Arc<Entry>> for PushedOut {
     }
 }
 
+type Parked = HashMap<SandboxId, Arc<Entry>, ahash::RandomState>;
+
 pub(crate) struct RouteCache {
     positives: Cache<SandboxId, Arc<Entry>, UnitWeighter, ahash::RandomState, PushedOut>,
     negatives: Cache<SandboxId, Arc<Life>, UnitWeighter, ahash::RandomState>,
     /// Pushed out, but held by a request: what is read next is compared with it, so that neither
     /// its generation nor a revocation is lost.
-    parked: Mutex<HashMap<SandboxId, Weak<Entry>, ahash::RandomState>>,
+    parked: Mutex<Parked>,
 }
 
 impl RouteCache {
@@ -89,17 +91,13 @@ impl RouteCache {
 
     /// The last entry known, also one that is over or was pushed out while in use. No use.
     pub(crate) fn last(&self, id: &str) -> Option<Arc<Entry>> {
-        self.positives.peek(id).or_else(|| self.parked.lock().get(id).and_then(Weak::upgrade))
+        self.positives.peek(id).or_else(|| self.parked.lock().get(id).cloned())
     }
 
-    /// Whether the sandbox is in the map itself, not only parked.
-    pub(crate) fn holds(&self, id: &str) -> bool {
-        self.positives.contains_key(id)
-    }
-
-    /// Whether a request holds the entry that is known; `entry` is the caller's own hold.
-    pub(crate) fn in_use(entry: &Arc<Entry>, cached: bool) -> bool {
-        Arc::strong_count(entry) > 1 + usize::from(cached)
+    /// Whether a request holds the entry that [`RouteCache::last`] gave.
+    pub(crate) fn in_use(entry: &Arc<Entry>) -> bool {
+        // The map and the caller hold it.
+        entry.in_use(2)
     }
 
     /// Puts a sandbox that was read in place of everything known about the id.
@@ -113,8 +111,8 @@ impl RouteCache {
         }
         let mut parked = self.parked.lock();
         parked.remove(id.as_str());
-        for entry in out.iter().filter(|entry| entry.id != id && Self::in_use(entry, false)) {
-            parked.insert(entry.id.clone(), Arc::downgrade(entry));
+        for entry in out.into_iter().filter(|entry| entry.id != id && entry.in_use(1)) {
+            parked.insert(entry.id.clone(), entry);
         }
         drop_unused(&mut parked);
     }
@@ -140,26 +138,24 @@ impl RouteCache {
     /// while a request holds it.
     pub(crate) fn sever(&self, id: &str) -> bool {
         let Some(entry) = self.last(id) else { return false };
-        let cached = self.positives.contains_key(id);
         entry.severed.store(true, Ordering::Release);
-        let served = entry.life.end() && cached;
-        if !Self::in_use(&entry, cached) {
+        let served = entry.life.end() && self.positives.contains_key(id);
+        if !Self::in_use(&entry) {
             self.remove(id);
         }
         served
     }
 
     /// Every entry, those parked too, one after the other.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (Arc<Entry>, bool)> {
-        let parked: Vec<_> = self.parked.lock().values().filter_map(Weak::upgrade).collect();
-        let parked = parked.into_iter().map(|entry| (entry, false));
-        self.positives.iter().map(|(_, entry)| (entry, true)).chain(parked)
+    pub(crate) fn each(&self) -> impl Iterator<Item = Arc<Entry>> {
+        let parked: Vec<_> = self.parked.lock().values().cloned().collect();
+        self.positives.iter().map(|(_, entry)| entry).chain(parked)
     }
 }
 
 /// Keeps the map of parked entries within twice of those in use.
-fn drop_unused(parked: &mut HashMap<SandboxId, Weak<Entry>, ahash::RandomState>) {
+fn drop_unused(parked: &mut Parked) {
     if parked.len() > 64 && parked.len() == parked.capacity() {
-        parked.retain(|_, entry| entry.strong_count() > 0);
+        parked.retain(|_, entry| entry.in_use(1));
     }
 }

@@ -46,6 +46,9 @@ pub struct Entry {
     /// The life of the sandbox that this record belongs to.
     pub generation: Generation,
     pub(crate) life: Life,
+    /// Handed on from reading to reading: as long as a request holds an older reading, there is
+    /// more than one.
+    pub(crate) readings: Arc<()>,
     /// The generation is over although the record may read the same (resume, kill, admin).
     pub(crate) severed: AtomicBool,
 }
@@ -57,6 +60,12 @@ impl Entry {
             && self.same_sandbox(record)
             && self.record.host_ip == record.host_ip
             && self.record.ports() == record.ports()
+    }
+
+    /// Whether a request holds this reading, of which the caller knows `known` holders, or an
+    /// older one.
+    pub(crate) fn in_use(self: &Arc<Self>, known: usize) -> bool {
+        Arc::strong_count(self) > known || Arc::strong_count(&self.readings) > 1
     }
 
     /// Whether what streams from it still streams from the right place (metadata.md "Revocation").

@@ -1,17 +1,35 @@
 //! Following the store: what it pushes ends entries, and what is in use is read again at once.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cube_metadata::StoreEvent;
 use cube_route::SandboxId;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
 
 use crate::Resolver;
 use crate::cache::RouteCache;
+use crate::flight::{Ask, Joined, answered};
 
 /// Entries looked at before others get their turn.
 const SWEEP_STEP: usize = 1024;
+/// A read that somebody streams on, and that failed, is tried again after this.
+const RETRY: Duration = if cfg!(test) { Duration::from_millis(1) } else { Duration::from_millis(250) };
+
+/// What is being read since it changed under somebody.
+#[derive(Default)]
+struct FollowUp {
+    /// Each gives the id back when the store did not answer.
+    reads: JoinSet<Option<SandboxId>>,
+    /// Each finds what must be read after a distrust.
+    sweeps: JoinSet<Vec<SandboxId>>,
+    /// Failed, to be tried again.
+    again: HashSet<SandboxId>,
+}
 
 impl Resolver {
     /// Follows what the store pushes, until the store is gone. To be spawned once; while it does
@@ -22,72 +40,97 @@ impl Resolver {
             return;
         };
         let _following = Following::begin(&self);
-        let mut sweep: Option<tokio::task::JoinHandle<()>> = None;
+        let mut work = FollowUp::default();
+        let mut retry = interval(RETRY);
+        retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            match events.recv().await {
-                Ok(StoreEvent::Changed(id)) => self.changed(&id),
-                Ok(StoreEvent::Distrust) | Err(RecvError::Lagged(_)) => {
-                    self.distrust();
-                    // A newer sweep sees everything the older one has not reached.
-                    if let Some(older) = sweep.take() {
-                        older.abort();
+            tokio::select! {
+                event = events.recv() => match event {
+                    Ok(StoreEvent::Changed(id)) => {
+                        if self.changed(&id) {
+                            work.reads.spawn(Arc::clone(&self).read_in_turn(id));
+                        }
                     }
-                    sweep = Some(tokio::spawn(Arc::clone(&self).sweep()));
+                    Ok(StoreEvent::Distrust) | Err(RecvError::Lagged(_)) => {
+                        self.distrust();
+                        // A newer sweep finds everything that an older one has not.
+                        work.sweeps.abort_all();
+                        work.sweeps.spawn(Arc::clone(&self).sweep());
+                    }
+                    Ok(StoreEvent::Untracked | StoreEvent::FaultyNodes) => {}
+                    Err(RecvError::Closed) => return,
+                },
+                Some(found) = work.sweeps.join_next() => {
+                    for id in found.unwrap_or_default() {
+                        work.reads.spawn(Arc::clone(&self).read_in_turn(id));
+                    }
                 }
-                Ok(StoreEvent::Untracked | StoreEvent::FaultyNodes) => {}
-                Err(RecvError::Closed) => return,
+                Some(read) = work.reads.join_next() => work.again.extend(read.ok().flatten()),
+                _ = retry.tick(), if !work.again.is_empty() => self.retry(&mut work),
             }
         }
     }
 
     /// A key of the sandbox was written, removed or ran out: what is known is not served again,
-    /// a read under way is not kept, and where somebody streams or waits it is read at once.
-    pub(crate) fn changed(self: &Arc<Self>, id: &SandboxId) {
+    /// and a read under way is not kept. Whether somebody streams or waits, so that it must be
+    /// read without anybody asking.
+    fn changed(&self, id: &SandboxId) -> bool {
         self.metrics.invalidations.inc();
         let in_use = self.flights.spoil(id, || {
             self.cache.remove_unknown(id.as_str());
             let Some(entry) = self.cache.last(id.as_str()) else { return false };
             entry.life.end();
-            RouteCache::in_use(&entry, self.cache.holds(id.as_str()))
+            RouteCache::in_use(&entry)
         });
-        if in_use || self.observer.interested(id) {
-            let (resolver, id) = (Arc::clone(self), id.clone());
-            tokio::spawn(async move { resolver.read_in_turn(&id).await });
-        }
+        in_use || self.observer.interested(id)
     }
 
     /// Everything that was read may be wrong.
-    pub(crate) fn distrust(&self) {
+    fn distrust(&self) {
         self.metrics.invalidations.inc();
         self.round.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Reads again what somebody streams from or waits for: a record that was removed while
-    /// nothing was pushed ends its streams without anybody asking for it.
-    pub(crate) async fn sweep(self: Arc<Self>) {
+    /// What somebody streams from or waits for: a record that was removed while nothing was pushed
+    /// ends its streams without anybody asking for it.
+    async fn sweep(self: Arc<Self>) -> Vec<SandboxId> {
         let current = self.trust();
         let mut wanted = Vec::new();
-        let mut at = 0_usize;
-        for (entry, cached) in self.cache.each() {
-            at += 1;
-            if at % SWEEP_STEP == 0 {
+        for (at, entry) in self.cache.each().enumerate() {
+            if at % SWEEP_STEP == SWEEP_STEP - 1 {
                 tokio::task::yield_now().await;
             }
-            let used = RouteCache::in_use(&entry, cached) || self.observer.interested(&entry.id);
+            let used = RouteCache::in_use(&entry) || self.observer.interested(&entry.id);
             if used && !entry.life.tracked(current) {
                 wanted.push(entry.id.clone());
             }
         }
-        for id in wanted {
-            self.read_in_turn(&id).await;
+        wanted
+    }
+
+    /// Reads `id` as soon as there is a place among the background reads; gives it back when the
+    /// store does not answer.
+    async fn read_in_turn(self: Arc<Self>, id: SandboxId) -> Option<SandboxId> {
+        // The semaphore is never closed.
+        let _place = Arc::clone(&self.background).acquire_owned().await.ok()?;
+        match self.join(&id, Ask::Read) {
+            Joined::Known(_) => None,
+            Joined::Waiting(waiting) => answered(waiting).await.is_err().then_some(id),
         }
     }
 
-    /// Begins to read `id` as soon as there is a place among the background reads.
-    async fn read_in_turn(self: &Arc<Self>, id: &SandboxId) {
-        // The semaphore is never closed.
-        if let Ok(permit) = Arc::clone(&self.background).acquire_owned().await {
-            self.read_in_background(id, permit);
+    /// Tries again what failed and is still wanted; one alone while the store is known to fail.
+    fn retry(self: &Arc<Self>, work: &mut FollowUp) {
+        let used = |id: &SandboxId| {
+            self.cache.last(id.as_str()).is_some_and(|entry| RouteCache::in_use(&entry))
+                || self.observer.interested(id)
+        };
+        work.again.retain(used);
+        let most = if self.store.failing() { 1 } else { usize::MAX };
+        let ids: Vec<_> = work.again.iter().take(most).cloned().collect();
+        for id in ids {
+            work.again.remove(&id);
+            work.reads.spawn(Arc::clone(self).read_in_turn(id));
         }
     }
 }

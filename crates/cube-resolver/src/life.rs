@@ -126,10 +126,11 @@ impl Life {
         now < self.expires + overtime
     }
 
-    /// Whether a background read may begin now; at most one caller in a while is told so.
-    pub(crate) fn claim_refresh(&self, now: Instant) -> bool {
+    /// Whether a background read may begin now, `turn` permitting; at most one caller in a while
+    /// is told so.
+    pub(crate) fn claim_refresh(&self, now: Instant, turn: impl FnOnce() -> bool) -> bool {
         let Some(mut last) = self.refreshed_at.try_lock() else { return false };
-        if last.is_some_and(|last| now < last + REFRESH_PAUSE) {
+        if last.is_some_and(|last| now < last + REFRESH_PAUSE) || !turn() {
             return false;
         }
         *last = Some(now);

@@ -275,16 +275,23 @@ impl Resolver {
         tell_of_oddities(id, &record, last.as_deref());
         let kept = last.as_ref().filter(|last| last.same_life(&record)).map(|last| last.generation);
         let generation = kept.unwrap_or_else(Generation::next);
-        if last.is_some_and(|last| !last.same_sandbox(&record)) {
+        if last.as_ref().is_some_and(|last| !last.same_sandbox(&record)) {
             self.revoke(id, generation);
         }
+        let readings = last.map(|last| Arc::clone(&last.readings)).unwrap_or_default();
         let ttl = if tracked { settings.draw_ttl() } else { settings.untracked_ttl };
         let life = Life::new(reading.read_at, ttl, reading.trust);
         if spoiled {
             life.end();
         }
-        let entry =
-            Arc::new(Entry { id: id.clone(), record, generation, life, severed: AtomicBool::new(false) });
+        let entry = Arc::new(Entry {
+            id: id.clone(),
+            record,
+            generation,
+            life,
+            readings,
+            severed: AtomicBool::new(false),
+        });
         self.cache.put(Arc::clone(&entry));
         self.count_entries();
         Lookup::Found(entry)
@@ -311,11 +318,9 @@ impl Resolver {
     /// Reads again in the background what is past its time, unless that was tried a moment ago,
     /// or enough is being read.
     fn refresh(self: &Arc<Self>, life: &Life, view: View, id: impl FnOnce() -> Option<SandboxId>) {
-        if !life.claim_refresh(view.now) || (view.failing && !claim(&self.probed_at, view.now, FAILING_PAUSE))
-        {
-            return;
-        }
-        if let Ok(permit) = Arc::clone(&self.background).try_acquire_owned()
+        let turn = || !view.failing || claim(&self.probed_at, view.now, FAILING_PAUSE);
+        if life.claim_refresh(view.now, turn)
+            && let Ok(permit) = Arc::clone(&self.background).try_acquire_owned()
             && let Some(id) = id()
         {
             self.read_in_background(&id, permit);

@@ -26,6 +26,8 @@ pub(crate) type Fields = Vec<(String, String)>;
 pub(crate) struct Scripted {
     records: Mutex<HashMap<SandboxId, Fields>>,
     reads: Mutex<HashMap<SandboxId, usize>>,
+    /// Those of them that were answered.
+    answers: Mutex<HashMap<SandboxId, usize>>,
     pub(crate) reads_now: AtomicUsize,
     pub(crate) most_reads_at_once: AtomicUsize,
     pub(crate) error: AtomicBool,
@@ -46,6 +48,7 @@ impl Scripted {
         Self {
             records: Mutex::default(),
             reads: Mutex::default(),
+            answers: Mutex::default(),
             reads_now: AtomicUsize::new(0),
             most_reads_at_once: AtomicUsize::new(0),
             error: AtomicBool::new(false),
@@ -55,6 +58,10 @@ impl Scripted {
             held: watch::Sender::new(false),
             events: broadcast::Sender::new(BACKLOG),
         }
+    }
+
+    pub(crate) fn answers_of(&self, id: &SandboxId) -> usize {
+        self.answers.lock().get(id).copied().unwrap_or(0)
     }
 
     pub(crate) fn reads_of(&self, id: &SandboxId) -> usize {
@@ -77,6 +84,7 @@ impl MetadataStore for Scripted {
         if error {
             return Err(StoreError::Timeout);
         }
+        *self.answers.lock().entry(id.clone()).or_default() += 1;
         let record = fields.map(|fields| {
             SandboxRecord::parse(fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())), 0)
         });

@@ -434,6 +434,20 @@ async fn a_record_removed_while_nothing_was_pushed_is_revoked_on_reconnect() {
 }
 
 #[tokio::test]
+async fn a_stream_that_outlives_the_entry_it_began_with_is_revoked_too() {
+    let mut world = world_with(HERE).await;
+    let streaming = world.found(&id("a")).await;
+    for _ in 0..3 {
+        world.after(501 * SECOND);
+        assert!(world.resolver.cached("a").is_some());
+        world.settled().await;
+    }
+    world.delete(&id("a")).await;
+    world.settled().await;
+    assert!(world.revocations.try_recv().unwrap().before > streaming.generation);
+}
+
+#[tokio::test]
 async fn an_entry_pushed_out_while_in_use_keeps_its_generation_and_its_revocation() {
     let mut world = World::new(Settings { capacity: 1, ..settings() }).await;
     world.write(&id("a"), HERE).await;
@@ -482,6 +496,7 @@ async fn an_entry_is_shown_as_it_is() {
     world.after(3 * SECOND);
     let seen = world.resolver.inspect("a").unwrap();
     assert_eq!((seen.age, seen.tracked, seen.must_be_read), (3 * SECOND, true, false));
+    drop(seen);
     world.write(&id("a"), THERE).await;
     assert!(world.resolver.inspect("a").unwrap().must_be_read);
 }
