@@ -55,7 +55,8 @@ pub(super) fn check(
     if !allowed {
         return Err(Answer::error(StatusCode::FORBIDDEN, "admin token mismatch"));
     }
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let length =
+        headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > MAX_BODY as u64) {
         return Err(too_large());
     }

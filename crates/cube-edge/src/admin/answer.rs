@@ -57,10 +57,9 @@ pub(super) fn probe(readiness: &Readiness, method: &str, path: &str) -> Option<A
         "/healthz" => Some(Answer::json(StatusCode::OK, &json!({ "ok": true }))),
         "/readyz" => Some(match readiness.unready() {
             None => Answer::json(StatusCode::OK, &json!({ "ready": true })),
-            Some(reason) => Answer::json(
-                StatusCode::SERVICE_UNAVAILABLE,
-                &json!({ "ready": false, "reason": reason }),
-            ),
+            Some(reason) => {
+                Answer::json(StatusCode::SERVICE_UNAVAILABLE, &json!({ "ready": false, "reason": reason }))
+            }
         }),
         _ => None,
     }

@@ -5,8 +5,8 @@
 
 mod access;
 mod answer;
-mod route;
 mod readiness;
+mod route;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -121,7 +121,9 @@ impl AdminApi {
             return Answer::error(StatusCode::SERVICE_UNAVAILABLE, "the store cannot answer");
         }
         match self.resolver.inspect(id.as_str()) {
-            Some(found) => Answer::json(StatusCode::OK, &route::describe(&found, &self.lifecycle, &self.breaker)),
+            Some(found) => {
+                Answer::json(StatusCode::OK, &route::describe(&found, &self.lifecycle, &self.breaker))
+            }
             None => Answer::error(StatusCode::NOT_FOUND, "no such sandbox"),
         }
     }

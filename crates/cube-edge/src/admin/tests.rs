@@ -1,1 +1,359 @@
+//! The listeners beside the data plane, over real connections.
 
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::Mutex;
+
+use cube_lifecycle::Hooks;
+use cube_metadata::{FileStore, SandboxState, Snapshot, SnapshotObserver};
+use pingora_core::apps::{HttpServerApp, ReusedHttpStream};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::l4::stream::Stream;
+use pingora_core::protocols::{GetSocketDigest, SocketDigest};
+use prometheus::Registry;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::*;
+use crate::drain::{Drain, Stage};
+
+const RECORD: &str = r#"
+sandboxes:
+  abc:
+    HostIP: 10.0.0.1
+    SandboxIP: 192.168.1.100
+    AllowPublicTraffic: "false"
+    TrafficAccessToken: example-token
+    "8080": "40000"
+    "9090": rubbish
+"#;
+
+/// Counts what it is told.
+#[derive(Default)]
+struct Told(Mutex<Vec<SandboxId>>);
+
+impl Hooks for Told {
+    fn resumed(&self, _: &SandboxId) {}
+    fn killed(&self, _: &SandboxId) {}
+    fn forgotten(&self, id: &SandboxId) -> bool {
+        self.0.lock().unwrap().push(id.clone());
+        true
+    }
+}
+
+struct Nobody;
+
+impl SnapshotObserver for Nobody {
+    fn observed(&self, _: &SandboxId, _: &Snapshot) {}
+    fn interested(&self, _: &SandboxId) -> bool {
+        false
+    }
+}
+
+/// One process's parts.
+struct Parts {
+    api: AdminApi,
+    drain: Arc<Drain>,
+    registry: Registry,
+}
+
+fn parts(token: Option<&str>) -> Parts {
+    let registry = Registry::new();
+    let store: Arc<dyn MetadataStore> = FileStore::from_yaml(RECORD).unwrap();
+    let drain = Arc::new(Drain::default());
+    let api = AdminApi {
+        lifecycle: Lifecycle::new(cube_lifecycle::Settings::default(), Arc::new(Told::default()), &registry)
+            .unwrap(),
+        resolver: Resolver::new(
+            store.clone(),
+            Arc::new(Nobody),
+            cube_resolver::Settings::default(),
+            &registry,
+        )
+        .unwrap(),
+        breaker: Breaker::new(store.clone(), cube_breaker::Settings::default(), &registry).unwrap(),
+        readiness: Arc::new(Readiness::new(store.clone(), drain.clone())),
+        store,
+        token: token.and_then(|token| AdminToken::new(token.into())),
+    };
+    Parts { api, drain, registry }
+}
+
+/// Serves `app` on a free port of loopback.
+async fn serve<A: HttpServerApp + Send + Sync + 'static>(app: A) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = Arc::new(app);
+    tokio::spawn(async move {
+        let (_running, shutdown) = watch::channel(false);
+        while let Ok((tcp, peer)) = listener.accept().await {
+            let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
+            let _ = digest.peer_addr.set(Some(peer.into()));
+            let mut stream = Stream::from(tcp);
+            stream.set_socket_digest(digest);
+            let (app, shutdown) = (app.clone(), shutdown.clone());
+            tokio::spawn(async move {
+                let mut session = ServerSession::new_http1(Box::new(stream));
+                while let Some((stream, _)) =
+                    app.process_new_http(session, &shutdown).await.map(ReusedHttpStream::consume)
+                {
+                    session = ServerSession::new_http1(stream);
+                }
+            });
+        }
+    });
+    address
+}
+
+async fn admin(token: Option<&str>) -> (SocketAddr, Parts) {
+    let parts = parts(token);
+    let api = AdminApi {
+        lifecycle: parts.api.lifecycle.clone(),
+        resolver: parts.api.resolver.clone(),
+        breaker: parts.api.breaker.clone(),
+        store: parts.api.store.clone(),
+        readiness: parts.api.readiness.clone(),
+        token: token.and_then(|token| AdminToken::new(token.into())),
+    };
+    (serve(AdminApp::new(api)).await, parts)
+}
+
+/// Sends `request` and reads to the end of the connection: status, head, body.
+async fn send(address: SocketAddr, request: &[u8]) -> (u16, String, String) {
+    let mut tcp = TcpStream::connect(address).await.unwrap();
+    tcp.write_all(request).await.unwrap();
+    let mut answer = Vec::new();
+    tokio::time::timeout(std::time::Duration::from_secs(20), tcp.read_to_end(&mut answer))
+        .await
+        .expect("the connection ends")
+        .unwrap();
+    let text = String::from_utf8(answer).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}"));
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_ascii_lowercase(), body.to_owned())
+}
+
+async fn ask(address: SocketAddr, method: &str, path: &str, extra: &str, body: &str) -> (u16, Value) {
+    let host = if extra.to_ascii_lowercase().contains("host:") { "" } else { "Host: 127.0.0.1\r\n" };
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\n{host}Connection: close\r\nContent-Length: {length}\r\n{extra}\r\n{body}"
+    );
+    let (status, head, body) = send(address, request.as_bytes()).await;
+    assert!(head.contains("content-type: application/json"), "{head}");
+    assert!(head.contains("cache-control: no-store"), "{head}");
+    (status, serde_json::from_str(&body).unwrap_or_else(|_| panic!("{body:?}")))
+}
+
+#[tokio::test]
+async fn lifecycle_routes_reach_the_lifecycle() {
+    let (address, parts) = admin(None).await;
+    let body = r#"{"sandbox_id":"abc","state":"paused"}"#;
+    assert_eq!(ask(address, "POST", "/admin/state", "", body).await, (200, json!({"ok": true})));
+    let id = SandboxId::parse("abc").unwrap();
+    assert_eq!(parts.api.lifecycle.state(&id), Some(cube_metadata::Status::Known(SandboxState::Paused)));
+    let (status, deleted) = ask(address, "POST", "/admin/backend_cache/delete", "", body).await;
+    assert_eq!((status, deleted), (200, json!({"ok": true, "deleted": 1})));
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_named() {
+    let (address, _parts) = admin(None).await;
+    for (method, path, shown) in [
+        ("GET", "/admin/nothing?a=1", "/admin/nothing"),
+        ("GET", "/admin/state", "/admin/state"),
+        ("POST", "/admin/last_active", "/admin/last_active"),
+        ("POST", "/healthz", "/healthz"),
+        ("POST", "/admin/healthz", "/admin/healthz"),
+    ] {
+        let want = json!({"error": format!("no route for {method} {shown}")});
+        assert_eq!(ask(address, method, path, "", "{}").await, (404, want));
+    }
+}
+
+#[tokio::test]
+async fn the_token_is_needed_once_and_exactly_but_not_for_probes() {
+    let (address, _parts) = admin(Some("example-token")).await;
+    let mismatch = (403, json!({"error": "admin token mismatch"}));
+    for extra in [
+        "",
+        "X-Cube-Admin-Token: example-toke\r\n",
+        "X-Cube-Admin-Token: example-tokens\r\n",
+        "X-Cube-Admin-Token: \r\n",
+        "X-Cube-Admin-Token: example-token\r\nX-Cube-Admin-Token: example-token\r\n",
+    ] {
+        assert_eq!(ask(address, "GET", "/admin/healthz", extra, "").await, mismatch, "{extra}");
+        assert_eq!(ask(address, "GET", "/admin/nothing", extra, "").await, mismatch, "{extra}");
+    }
+    let right = "X-Cube-Admin-Token: example-token\r\n";
+    assert_eq!(ask(address, "GET", "/admin/healthz", right, "").await.0, 200);
+    assert_eq!(ask(address, "GET", "/healthz", "", "").await.0, 200);
+    assert_eq!(ask(address, "GET", "/readyz", "", "").await.0, 503);
+}
+
+#[test]
+fn without_a_token_only_loopback_is_served() {
+    let uri = Uri::from_static("/admin/healthz");
+    let headers = HeaderMap::new();
+    for (peer, served) in [
+        ("127.0.0.1", true),
+        ("127.9.9.9", true),
+        ("::1", true),
+        ("::ffff:127.0.0.1", true),
+        ("192.0.2.1", false),
+        ("::ffff:192.0.2.1", false),
+    ] {
+        let answer = access::check(None, Some(peer.parse().unwrap()), &uri, &headers);
+        assert_eq!(answer.is_ok(), served, "{peer}");
+    }
+    assert!(access::check(None, None, &uri, &headers).is_err());
+    assert!(
+        access::check(None, Some("192.0.2.1".parse().unwrap()), &Uri::from_static("/healthz"), &headers)
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn a_browser_is_refused() {
+    let (address, _parts) = admin(None).await;
+    for extra in [
+        "Origin: http://127.0.0.1\r\n",
+        "Origin: null\r\n",
+        "Host: rebound.example\r\n",
+        "Host: rebound.example:8082\r\n",
+        "Host: localhost.rebound.example\r\n",
+        "Host: 127.0.0.1.rebound.example\r\n",
+    ] {
+        assert_eq!(ask(address, "GET", "/admin/healthz", extra, "").await.0, 403, "{extra}");
+    }
+    for extra in
+        ["Host: localhost\r\n", "Host: LOCALHOST:8082\r\n", "Host: [::1]:8082\r\n", "Host: 192.0.2.9:1\r\n"]
+    {
+        assert_eq!(ask(address, "GET", "/admin/healthz", extra, "").await.0, 200, "{extra}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused_whether_it_says_so_or_not() {
+    let (address, _parts) = admin(None).await;
+    let large = "x".repeat(2 * MAX_BODY);
+    let want = (413, json!({"error": "payload too large"}));
+    assert_eq!(ask(address, "POST", "/admin/state", "", &large).await, want);
+    let mut chunked =
+        b"POST /admin/state HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+    chunked.extend_from_slice(format!("{:x}\r\n{large}\r\n0\r\n\r\n", large.len()).as_bytes());
+    assert_eq!(send(address, &chunked).await.0, 413);
+    let fits = "x".repeat(MAX_BODY);
+    let (status, answer) = ask(address, "POST", "/admin/state", "", &fits).await;
+    assert_eq!(status, 400);
+    assert!(answer["error"].as_str().unwrap().starts_with("invalid json: "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_refused_token_is_answered_before_the_body_comes() {
+    let (address, _parts) = admin(Some("example-token")).await;
+    let mut tcp = TcpStream::connect(address).await.unwrap();
+    tcp.write_all(b"POST /admin/state HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = [0; 12];
+    let read = tcp.read_exact(&mut answer);
+    tokio::time::timeout(std::time::Duration::from_secs(20), read).await.expect("an answer").unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 403");
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_100_is_asked_for_its_body() {
+    let (address, _parts) = admin(None).await;
+    let mut tcp = TcpStream::connect(address).await.unwrap();
+    let body = br#"{"sandbox_id":"abc","state":"paused"}"#;
+    let head = format!(
+        "POST /admin/state HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    tcp.write_all(head.as_bytes()).await.unwrap();
+    let mut go_on = [0; 12];
+    tcp.read_exact(&mut go_on).await.unwrap();
+    assert_eq!(&go_on, b"HTTP/1.1 100");
+    tcp.write_all(body).await.unwrap();
+    let mut rest = String::new();
+    tcp.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.contains("HTTP/1.1 200") && rest.ends_with("{\"ok\":true}"), "{rest}");
+}
+
+#[tokio::test]
+async fn a_connection_serves_one_request_after_the_other() {
+    let (address, _parts) = admin(None).await;
+    let mut tcp = TcpStream::connect(address).await.unwrap();
+    for _ in 0..3 {
+        tcp.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"{\"ok\":true}") {
+            assert!(tcp.read_buf(&mut answer).await.unwrap() > 0, "closed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn readiness_follows_the_process() {
+    let (address, parts) = admin(None).await;
+    let unready = |reason| (503, json!({"ready": false, "reason": reason}));
+    let readyz = || ask(address, "GET", "/readyz", "", "");
+    assert_eq!(readyz().await, unready("the listeners are not open yet"));
+    parts.api.readiness.listening();
+    assert_eq!(readyz().await, (200, json!({"ready": true})));
+    parts.drain.advance(Stage::Unready);
+    assert_eq!(readyz().await, unready("draining"));
+    assert_eq!(ask(address, "GET", "/healthz", "", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn health_tells_the_sizes() {
+    let (address, _parts) = admin(None).await;
+    let (status, health) = ask(address, "GET", "/admin/healthz", "", "").await;
+    assert_eq!((status, &health["ok"], &health["routes"]), (200, &json!(true), &json!(0)));
+    assert!(health["heartbeat_last_pushed_ms"].is_null() && health.get("heartbeat_last_pushed_ms").is_some());
+}
+
+#[tokio::test]
+async fn a_route_is_shown_without_its_token() {
+    let (address, _parts) = admin(None).await;
+    let (status, route) = ask(address, "GET", "/admin/routes/ABC", "", "").await;
+    assert_eq!((status, &route["sandbox_id"]), (200, &json!("abc")));
+    let record = &route["record"];
+    assert_eq!(record["host_ip"], "10.0.0.1");
+    assert_eq!(record["ports"], json!({"8080": "40000", "9090": "malformed"}));
+    assert_eq!(record["access"], "token");
+    assert_eq!(route["breaker"], "closed");
+    for name in ["age_ms", "tracked", "generation", "state"] {
+        assert!(route.get(name).is_some(), "{name}");
+    }
+    assert!(!route.to_string().contains("example-token"));
+    assert_eq!(ask(address, "GET", "/admin/routes/nobody", "", "").await.0, 404);
+    assert_eq!(ask(address, "GET", "/admin/routes/a%7Bb", "", "").await.0, 400);
+}
+
+#[tokio::test]
+async fn metrics_are_served_and_health_alone_where_that_is_asked_for() {
+    let parts = parts(None);
+    let metrics = serve(MetricsApp::new(parts.registry.clone(), parts.api.readiness.clone())).await;
+    let get = |path: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: metrics.example\r\nConnection: close\r\n\r\n").into_bytes()
+    };
+    let (status, head, body) = send(metrics, &get("/metrics")).await;
+    assert_eq!(status, 200);
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    assert!(body.contains("# TYPE cube_proxy_"), "{body}");
+    assert_eq!(send(metrics, &get("/healthz")).await.0, 200);
+    assert_eq!(send(metrics, &get("/admin/healthz")).await.0, 404);
+    let (status, head, body) =
+        send(metrics, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    assert_eq!((status, body.as_str()), (200, ""));
+    assert!(head.contains("content-length: "), "{head}");
+
+    let health = serve(MetricsApp::health_only(parts.api.readiness.clone())).await;
+    assert_eq!(send(health, &get("/healthz")).await.0, 200);
+    assert_eq!(send(health, &get("/metrics")).await.0, 404);
+}

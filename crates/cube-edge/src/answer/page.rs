@@ -30,8 +30,8 @@ pub(super) fn page(
          <title>{status} - {message}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{message}</h1>\n"
     );
     if let Some((id, port)) = sandbox {
-        let _ = write!(out, "<p>Sandbox <code>{id}</code>, port <code>{port}</code></p>\n");
+        let _ = writeln!(out, "<p>Sandbox <code>{id}</code>, port <code>{port}</code></p>");
     }
-    let _ = write!(out, "<p>Status {status}, code {retcode}</p>\n</body>\n</html>\n");
+    let _ = writeln!(out, "<p>Status {status}, code {retcode}</p>\n</body>\n</html>");
     out
 }
