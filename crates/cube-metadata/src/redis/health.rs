@@ -10,6 +10,8 @@ use crate::StoreError;
 
 /// A server that stays away is logged this often.
 const LOG_EVERY: Duration = Duration::from_secs(30);
+/// Another reason than before is logged no more often than this.
+const LOG_ANOTHER: Duration = Duration::from_secs(2);
 
 /// Whether the last attempts to ask one server failed. While they did, callers are answered at
 /// once and only the node's own watch asks on.
@@ -52,8 +54,9 @@ impl Health {
     }
 
     pub(crate) fn fail(&self, error: &StoreError) {
+        let another = self.error.borrow().as_ref() != Some(error);
         let mut logged = self.logged.lock();
-        if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
+        if logged.is_none_or(|at| at.elapsed() >= if another { LOG_ANOTHER } else { LOG_EVERY }) {
             *logged = Some(Instant::now());
             tracing::warn!(server = %self.server, %error, "Redis does not answer; trying on");
         }
@@ -63,8 +66,10 @@ impl Health {
     }
 
     pub(crate) fn heal(&self) {
-        if self.failing.swap(false, Ordering::AcqRel) {
+        if self.failing() {
+            // The error first: who finds the server good must not find its old error.
             self.error.send_replace(None);
+            self.failing.store(false, Ordering::Release);
             *self.logged.lock() = None;
             tracing::info!(server = %self.server, "Redis answers again");
         }

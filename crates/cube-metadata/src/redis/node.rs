@@ -11,9 +11,11 @@ use fred::clients::{Client, Pipeline};
 use fred::error::Error;
 use fred::interfaces::{ClientLike, EventInterface, TrackingInterface};
 use fred::types::client::Invalidation;
+use fred::types::config::Server;
 use fred::types::{ClusterHash, CustomCommand, Value};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -104,6 +106,13 @@ pub(crate) struct Running {
     _tasks: JoinSet<()>,
 }
 
+/// What fred tells of one client.
+struct Told {
+    pushes: Receiver<Invalidation>,
+    connections: Receiver<Server>,
+    errors: Receiver<(Error, Option<Server>)>,
+}
+
 impl Running {
     /// Connects in the background. `number` is the node's own in the channel.
     pub(crate) fn start(
@@ -127,7 +136,13 @@ impl Running {
             master_only,
         });
         let mut tasks = JoinSet::new();
-        tasks.spawn(node.clone().listen());
+        // Before anything is connected, so that nothing is missed.
+        let told = Told {
+            pushes: node.client.invalidation_rx(),
+            connections: node.client.reconnect_rx(),
+            errors: node.client.error_rx(),
+        };
+        tasks.spawn(node.clone().listen(told));
         tasks.spawn(node.clone().connect());
         tasks.spawn(node.clone().watch());
         Self { node, _tasks: tasks }
@@ -206,10 +221,11 @@ impl Node {
         if let Some(error) = answers.iter().filter_map(|answer| answer.as_ref().err()).find(broken) {
             return Err(error.clone());
         }
-        if answers.len() != commands.len() {
-            return Err(StoreError::Unreachable("the server sent too few answers".to_owned()));
+        if answers.len() == commands.len() {
+            return Ok(answers);
         }
-        Ok(answers)
+        let error = answers.into_iter().find_map(Result::err);
+        Err(error.unwrap_or_else(|| StoreError::Unreachable("the server sent too few answers".to_owned())))
     }
 
     /// One command for a slot that is moving here; one try.
@@ -238,10 +254,8 @@ impl Node {
     }
 
     /// Takes what fred tells. Nothing here waits, so pushes are never held up.
-    async fn listen(self: Arc<Self>) {
-        let mut pushes = self.client.invalidation_rx();
-        let mut connections = self.client.reconnect_rx();
-        let mut errors = self.client.error_rx();
+    async fn listen(self: Arc<Self>, told: Told) {
+        let Told { mut pushes, mut connections, mut errors } = told;
         loop {
             tokio::select! {
                 biased;

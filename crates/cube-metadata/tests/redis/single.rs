@@ -152,6 +152,32 @@ async fn a_wrong_password_is_no_exit_and_the_right_one_is_taken_when_it_is_set()
 }
 
 #[tokio::test]
+async fn host_names_and_ipv6_addresses_are_reached() {
+    let redis = Redis::start(&["--bind", "127.0.0.1", "::1"]);
+    for host in ["localhost", "[::1]"] {
+        let url = format!("redis://{host}:{}", redis.port);
+        assert!(
+            connect(RedisSettings { url, ..RedisSettings::default() }).fetch(&id("ab")).await.is_ok(),
+            "{host}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_begins_to_refuse_is_an_error_and_heals() {
+    let redis = Redis::start(&[]);
+    let store = connect(RedisSettings { password: Secret::new("example-pass"), ..settings(&redis) });
+    assert!(store.fetch(&id("ab")).await.is_ok());
+    // The commands of a lookup are taken from the user that is connected.
+    redis.run(&["ACL", "SETUSER", "default", "-hgetall"]);
+    let error = store.fetch(&id("ab")).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Refused(text) if text.starts_with("NOPERM")), "{error}");
+    assert!(store.failing());
+    redis.run(&["ACL", "SETUSER", "default", "+hgetall"]);
+    within("healed", 1, async || store.fetch(&id("ab")).await.is_ok()).await;
+}
+
+#[tokio::test]
 async fn an_acl_user_is_let_in() {
     let redis = Redis::start(&[]);
     redis.run(&["ACL", "SETUSER", "cube", "on", ">example-pass", "~*", "+@all"]);
