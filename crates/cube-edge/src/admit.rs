@@ -115,7 +115,7 @@ impl Shared {
                 if read.origin_form.as_ref() != target.as_ref() {
                     ctx.origin_form = Some(Bytes::copy_from_slice(&read.origin_form));
                 }
-                control_plane = read.target.is_none() && settings.is_control_plane(read.host);
+                control_plane = read.target.is_none() && settings.is_control_plane(&read.client_host);
                 ctx.target = read.target;
                 let upstream = ctx.upstream_target(&target);
                 let path = upstream.split(|b| *b == b'?').next().unwrap_or_default();

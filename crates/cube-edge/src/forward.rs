@@ -64,10 +64,10 @@ impl Shared {
         request.insert_header("X-Real-IP", real_ip)?;
         request.insert_header("X-Forwarded-For", &chain)?;
         ctx.seen.forwarded_for = Some(chain);
-        if let Some(target) = &ctx.target
-            && let Some(prefix) = target.prefix(ctx.origin_form(client.raw_path()))
-        {
-            request.insert_header("X-Forwarded-Prefix", prefix)?;
+        match ctx.target.as_ref().and_then(|target| target.prefix(ctx.origin_form(client.raw_path()))) {
+            Some(prefix) => request.insert_header("X-Forwarded-Prefix", prefix)?,
+            // It belongs to the path form alone, whoever sends it.
+            None => drop(request.remove_header("x-forwarded-prefix")),
         }
         request.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
         if ctx.upgrade {

@@ -2,6 +2,7 @@
 //! (connections.md, Retries).
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cube_breaker::ConnectFailure;
@@ -22,9 +23,10 @@ use crate::retcode::Retcode;
 const PORT_PAUSE: Duration = Duration::from_millis(100);
 /// The second route is begun within this time of the first.
 const REROUTE_WITHIN: Duration = Duration::from_secs(5);
-/// Marks a pool group that is never looked into: a request whose pooled connection was dead goes
-/// out on a new one.
+/// Marks the pool groups of requests whose pooled connection was dead: each has a group of its
+/// own, so that it goes out on a new connection.
 const FRESH: u64 = 1 << 63;
+static NEXT_FRESH: AtomicU64 = AtomicU64::new(0);
 /// Streams of one HTTP/2 connection to a gRPC server.
 const GRPC_STREAMS: usize = 100;
 
@@ -49,7 +51,10 @@ impl Shared {
         };
         if next == Next::Fresh {
             ctx.attempts.begin(address, now);
-            return Ok(self.dial(ctx, address, group | FRESH));
+            let mut peer = self.dial(ctx, address, FRESH | NEXT_FRESH.fetch_add(1, Ordering::Relaxed));
+            // Nobody will look for it there.
+            peer.options.idle_timeout = Some(Duration::ZERO);
+            return Ok(peer);
         }
         if next != Next::Port {
             ctx.attempts.routes += 1;

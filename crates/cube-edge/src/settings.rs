@@ -91,9 +91,8 @@ impl Settings {
     }
 
     /// Whether a request to `host` that names no sandbox is the control plane's.
-    pub(crate) fn is_control_plane(&self, host: &str) -> bool {
+    pub(crate) fn is_control_plane(&self, host: &ClientHost<'_>) -> bool {
         let Some(control_plane) = &self.control_plane else { return false };
-        let Some(host) = ClientHost::parse(host) else { return false };
         control_plane.hosts.iter().any(|known| known.eq_ignore_ascii_case(host.name()))
     }
 

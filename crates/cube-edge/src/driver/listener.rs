@@ -87,7 +87,7 @@ impl Listener {
 }
 
 /// A socket bound to `address`, shared with a successor of this process by `SO_REUSEPORT`.
-pub(crate) fn open_socket(address: SocketAddr) -> io::Result<TcpSocket> {
+fn open_socket(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     socket.set_reuseport(true)?;
@@ -100,4 +100,16 @@ fn out_of_descriptors(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM]
         .iter()
         .any(|code| error.raw_os_error() == Some(code.raw_os_error()))
+}
+
+/// A bound and listening socket for a listener beside the data plane. Must be called within a
+/// runtime; the socket then belongs to none.
+///
+/// # Errors
+/// What the system says when it refuses the address.
+pub fn listen_plain(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = open_socket(address)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    socket.listen(BACKLOG)?.into_std()
 }

@@ -26,7 +26,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub use conn::Speaks;
 pub(crate) use conn::{Conn, Phase, Refuse};
-pub use listener::{BindError, Listener};
+pub use listener::{BindError, Listener, listen_plain};
 use stream::{ClientStream, Socket, Transport};
 use table::{Place, Refused, Table};
 pub use tls::{CertificateError, Certificates};
