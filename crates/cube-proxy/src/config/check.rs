@@ -156,13 +156,3 @@ impl Check<'_> {
         }
     }
 }
-
-/// A host name in lower case without its last dot; `None` when it is none.
-pub(super) fn host_name(text: &str) -> Option<String> {
-    let name = text.strip_suffix('.').unwrap_or(text);
-    let label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-    };
-    (name.len() <= 253 && name.split('.').all(label)).then(|| name.to_ascii_lowercase())
-}

@@ -10,6 +10,7 @@ mod file;
 mod path;
 mod resolve;
 mod scalar;
+mod settings;
 mod source;
 mod tls;
 mod types;

@@ -3,8 +3,11 @@
 
 use std::path::Path;
 
-use super::check::{Check, host_name};
+use cube_route::ClientHost;
+
+use super::check::Check;
 use super::file::{self, File};
+use super::path::KeyPath;
 use super::source::Fault;
 use super::tls::{PairError, load_pair};
 use super::types::*;
@@ -75,7 +78,7 @@ pub(super) fn resolve(
             dialect,
             mask_existence: file.errors.mask_existence.unwrap_or(dialect == Dialect::Cube),
         },
-        store: store(c, file.store),
+        store: store(c, file.store, &file.breaker.shared_set),
         cache: cache(c, &file.cache),
         traffic_token: exempt_ports(c, file.traffic_token, dialect),
         lifecycle: Lifecycle {
@@ -167,9 +170,9 @@ fn overlap(one: std::net::IpAddr, other: std::net::IpAddr) -> bool {
 fn routing(c: &mut Check, file: file::Routing, dialect: Dialect) -> Routing {
     let mut domains = Vec::with_capacity(file.domains.len());
     for (at, text) in file.domains.iter().enumerate() {
-        match host_name(text) {
-            Some(name) => domains.push(name),
-            None => c.fault(&format!("routing.domains[{at}]"), format!("{text:?} is no domain name")),
+        match cube_route::Rules::new(std::slice::from_ref(text), false) {
+            Ok(rules) => domains.extend(rules.domains().iter().map(ToString::to_string)),
+            Err(error) => c.fault(&format!("routing.domains[{at}]"), error.to_string()),
         }
     }
     let envd_control_from = match &file.envd_control_from {
@@ -201,9 +204,10 @@ fn control_plane(c: &mut Check, file: file::ControlPlane) -> Option<ControlPlane
     c.require("routing.control_plane.hosts", !file.hosts.is_empty(), "with a url this names its hosts");
     let mut hosts = Vec::with_capacity(file.hosts.len());
     for (at, text) in file.hosts.iter().enumerate() {
-        let literal = text.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-        match literal.ok().map(|address| address.to_string()).or_else(|| host_name(text)) {
-            Some(host) => hosts.push(host),
+        let literal = text.parse::<std::net::Ipv6Addr>().is_ok();
+        let host = ClientHost::parse(text).filter(|host| host.port().is_none() && !text.ends_with(':'));
+        match host.map(|host| host.name()).or_else(|| literal.then_some(text.as_str())) {
+            Some(host) => hosts.push(host.to_ascii_lowercase()),
             None => c.fault(
                 &format!("routing.control_plane.hosts[{at}]"),
                 format!("{text:?} is no host name or address without a port"),
@@ -217,7 +221,7 @@ fn control_plane(c: &mut Check, file: file::ControlPlane) -> Option<ControlPlane
     Some(ControlPlane { host, port: url.port_u16().unwrap_or(80), hosts })
 }
 
-fn store(c: &mut Check, file: file::Store) -> Store {
+fn store(c: &mut Check, file: file::Store, faulty_set: &str) -> Store {
     if file.kind == file::StoreKind::File {
         let Some(path) = &file.file else {
             c.fault("store.file", "kind: file needs the path of the file here");
@@ -251,7 +255,7 @@ fn store(c: &mut Check, file: file::Store) -> Store {
     if let Some(path) = &ca_file {
         c.readable("store.redis.ca_file", path);
     }
-    Store::Redis(RedisStore {
+    let store = RedisStore {
         url: redis.url.0,
         username: redis.username.filter(|name| !name.is_empty()),
         password: c.secret("store.redis.password", redis.password, redis.password_file.as_ref()),
@@ -264,7 +268,20 @@ fn store(c: &mut Check, file: file::Store) -> Store {
         key_prefixes: redis.key_prefixes,
         command_timeout: c.some_time("store.redis.command_timeout", redis.command_timeout),
         tracking: redis.tracking,
-    })
+    };
+    // What only the client can judge: the rest of the URL, the certificates in ca_file.
+    if !faulty_set.is_empty()
+        && c.faults.iter().all(|(path, _)| !KeyPath::dotted("store").holds(path))
+        && let Err(error) = cube_metadata::RedisStore::check(&store.settings(faulty_set))
+    {
+        let text = error.to_string();
+        let (key, message) = text
+            .split_once(": ")
+            .filter(|(key, _)| key.starts_with("store.redis"))
+            .unwrap_or(("store.redis", &text));
+        c.fault(key, message);
+    }
+    Store::Redis(store)
 }
 
 fn cache(c: &mut Check, file: &file::Cache) -> Cache {

@@ -56,7 +56,7 @@ impl Serialize for Span {
         let ms = self.0.as_millis();
         let text = [(3_600_000, "h"), (60_000, "m"), (1000, "s")]
             .into_iter()
-            .find(|(unit, _)| ms > 0 && ms % unit == 0)
+            .find(|(unit, _)| ms > 0 && ms.is_multiple_of(*unit))
             .map_or_else(|| format!("{ms}ms"), |(unit, name)| format!("{}{name}", ms / unit));
         serializer.serialize_str(&text)
     }

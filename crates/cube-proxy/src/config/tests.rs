@@ -140,6 +140,10 @@ fn what_does_not_hold_is_refused() {
         ("store: {kind: file}", "store.file"),
         ("store: {kind: file, file: missing.yaml}", "store.file"),
         ("store: {redis: {url: \"http://127.0.0.1\"}}", "store.redis.url"),
+        ("store: {redis: {url: \"redis://\"}}", "store.redis.url"),
+        ("store: {redis: {url: \"redis-cluster://a/1\"}}", "store.redis.url"),
+        ("store: {redis: {url: \"redis-sentinel://a\"}}", "store.redis.url"),
+        ("routing: {domains: [10.0.0.1]}", "routing.domains[0]"),
         ("store: {redis: {key_prefixes: []}}", "store.redis.key_prefixes"),
         ("store: {redis: {key_prefixes: [\"a:\", \"a:b:\"]}}", "store.redis.key_prefixes[1]"),
         ("store: {redis: {key_prefixes: [\"a:b:\", \"a:\"]}}", "store.redis.key_prefixes[1]"),
@@ -183,7 +187,7 @@ fn addresses_and_names_are_kept_in_one_spelling() {
     let c = config(
         "node_ip: \"::ffff:10.0.0.1\"\n\
          routing: {domains: [Cube.App.], trusted_proxies: [10.1.2.3/8, \"fd00::1\"],\n\
-         \x20 control_plane: {url: \"http://[fd00::5]:3000/\", hosts: [API.cube.app, \"[::1]\", 127.0.0.1]}}\n\
+         \x20 control_plane: {url: \"http://[fd00::5]:3000/\", hosts: [API.cube.app, \"[::1]\", \"::2\", 127.0.0.1]}}\n\
          upstream: {host_ports: \"8080\"}\naccess_log: {redact_query: [Token]}",
     );
     assert_eq!(c.node_ip, Some("10.0.0.1".parse().unwrap()));
@@ -191,7 +195,7 @@ fn addresses_and_names_are_kept_in_one_spelling() {
     assert_eq!(c.routing.trusted_proxies, ["10.0.0.0/8".parse().unwrap(), "fd00::1/128".parse().unwrap()]);
     let plane = c.routing.control_plane.unwrap();
     assert_eq!((plane.host.as_str(), plane.port), ("fd00::5", 3000));
-    assert_eq!(plane.hosts, ["api.cube.app", "::1", "127.0.0.1"]);
+    assert_eq!(plane.hosts, ["api.cube.app", "::1", "::2", "127.0.0.1"]);
     assert_eq!(c.upstream.host_ports, 8080..=8080);
     assert_eq!(c.access_log.redact_query, ["token"]);
 }
@@ -301,4 +305,16 @@ fn a_file_that_cannot_be_read_is_named() {
     std::fs::write(&bytes, [0xff, 0xfe, 0x00]).unwrap();
     let error = load(&bytes, &Environment::default()).unwrap_err().to_string();
     assert!(error.contains("not UTF-8"), "{error}");
+}
+
+#[test]
+fn the_demo_files_hold_and_name_sandboxes() {
+    let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conf");
+    let config = load(&conf.join("demo.yaml"), &Environment::default()).unwrap().config;
+    let Store::File(path) = &config.store else { panic!("{:?}", config.store) };
+    let store = cube_metadata::FileStore::from_yaml(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let id = cube_route::SandboxId::parse("app").unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let record = runtime.block_on(cube_metadata::MetadataStore::fetch(&*store, &id)).unwrap().record.unwrap();
+    assert_eq!(record.oddities().count(), 0);
 }

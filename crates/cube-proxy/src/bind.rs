@@ -1,0 +1,66 @@
+//! The bind check: every address is bound once and let go before anything starts.
+//!
+//! The engine binds with `SO_REUSEPORT`, which succeeds beside another process that did the same,
+//! and retries for half a minute what fails. Here a taken port is one clear line at once.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+
+use crate::config::Listen;
+use crate::error::StartError;
+
+/// Binds each configured address without `SO_REUSEPORT` and lets it go again.
+///
+/// # Errors
+/// [`StartError::Bind`] for the first address that cannot be had.
+pub fn check(listen: &Listen) -> Result<(), StartError> {
+    listen.all().try_for_each(|(option, address)| {
+        TcpListener::bind(address).map(drop).map_err(|error| refused(option, address, &error))
+    })
+}
+
+fn refused(option: &'static str, address: SocketAddr, error: &std::io::Error) -> StartError {
+    let reason = match error.kind() {
+        ErrorKind::AddrInUse => "is taken by another process".to_owned(),
+        ErrorKind::AddrNotAvailable => "is no address of this machine".to_owned(),
+        ErrorKind::PermissionDenied => {
+            "may not be bound by this user (ports below 1024 need CAP_NET_BIND_SERVICE)".to_owned()
+        }
+        _ => format!("cannot be bound: {error}"),
+    };
+    StartError::Bind { option, address, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen(http: Vec<SocketAddr>, admin: Option<SocketAddr>) -> Listen {
+        Listen { http, https: vec![], grpc: vec![], admin, metrics: None, health: None }
+    }
+
+    #[test]
+    fn a_taken_port_is_one_line_with_its_listener() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let error = check(&listen(vec![], Some(address))).unwrap_err();
+        assert_eq!(error.to_string(), format!("listen.admin: {address} is taken by another process"));
+        assert_eq!(error.exit_code(), 1);
+    }
+
+    #[test]
+    fn free_ports_are_left_free() {
+        let address = {
+            let free = TcpListener::bind("127.0.0.1:0").unwrap();
+            free.local_addr().unwrap()
+        };
+        check(&listen(vec![address], None)).unwrap();
+        TcpListener::bind(address).unwrap();
+    }
+
+    #[test]
+    fn an_address_of_another_machine_is_told_apart() {
+        let error = check(&listen(vec!["192.0.2.1:8081".parse().unwrap()], None)).unwrap_err();
+        assert_eq!(error.to_string(), "listen.http: 192.0.2.1:8081 is no address of this machine");
+    }
+}

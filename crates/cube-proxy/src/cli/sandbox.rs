@@ -1,0 +1,170 @@
+//! `cube-proxy sandbox`: records in the configured store, for operators and tests.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use cube_metadata::MetadataStore;
+use cube_route::SandboxId;
+use serde_json::json;
+
+use crate::config::{self, Environment};
+use crate::error::StartError;
+
+use super::{block_on, say};
+
+/// The field whose value is a secret.
+const TOKEN: &str = "TrafficAccessToken";
+
+/// Which store, and what to do there.
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// The configuration file that names the store
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Answer in JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// The ids of all sandboxes
+    List,
+    /// The fields of one record
+    Get {
+        /// The sandbox id
+        #[arg(value_parser = id)]
+        id: SandboxId,
+        /// Show the traffic token too
+        #[arg(long)]
+        show_token: bool,
+    },
+    /// Write fields of a record; those not named stay
+    Put {
+        /// The sandbox id
+        #[arg(value_parser = id)]
+        id: SandboxId,
+        /// Fields, e.g. HostIP=10.0.0.1 SandboxIP=192.168.1.100 8080=49983
+        #[arg(required = true, value_name = "FIELD=VALUE", value_parser = field)]
+        fields: Vec<(String, String)>,
+    },
+    /// Remove a record, under every key prefix
+    Delete {
+        /// The sandbox id
+        #[arg(value_parser = id)]
+        id: SandboxId,
+    },
+}
+
+fn id(text: &str) -> Result<SandboxId, cube_route::NameError> {
+    SandboxId::parse(text)
+}
+
+fn field(text: &str) -> Result<(String, String), &'static str> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("must be FIELD=VALUE"),
+    }
+}
+
+pub(super) fn run(options: &Options) -> Result<(), StartError> {
+    let config = config::load(&options.config, &Environment::process())?.config;
+    block_on(async {
+        let store = config.open_store(&prometheus::Registry::new())?;
+        for line in act(store.as_ref(), &options.action, options.json).await? {
+            say(line)?;
+        }
+        Ok(())
+    })
+}
+
+/// Does it; the lines to print.
+async fn act(store: &dyn MetadataStore, action: &Action, json: bool) -> Result<Vec<String>, StartError> {
+    Ok(match action {
+        Action::List => {
+            let mut ids = store.list().await?;
+            ids.sort();
+            let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+            if json { vec![json!(ids).to_string()] } else { ids }
+        }
+        Action::Get { id, show_token } => {
+            let Some(mut fields) = store.get(id).await? else { return Err(unknown(id)) };
+            if let Some(token) = fields.get_mut(TOKEN).filter(|token| !show_token && !token.is_empty()) {
+                *token = "(secret; --show-token shows it)".to_owned();
+            }
+            if json {
+                vec![json!(fields).to_string()]
+            } else {
+                fields.iter().map(|(name, value)| format!("{name}: {value}")).collect()
+            }
+        }
+        Action::Put { id, fields } => {
+            let fields: BTreeMap<String, String> = fields.iter().cloned().collect();
+            store.put(id, &fields).await?;
+            vec![if json { json!({ "ok": true }).to_string() } else { format!("{id}: written") }]
+        }
+        Action::Delete { id } => {
+            if !store.delete(id).await? {
+                return Err(unknown(id));
+            }
+            vec![if json { json!({ "ok": true }).to_string() } else { format!("{id}: removed") }]
+        }
+    })
+}
+
+fn unknown(id: &SandboxId) -> StartError {
+    StartError::Engine(format!("{id}: no such sandbox"))
+}
+
+#[cfg(test)]
+mod tests {
+    use cube_metadata::FileStore;
+
+    use super::*;
+
+    async fn with(store: &FileStore, action: Action, json: bool) -> Result<Vec<String>, String> {
+        act(store, &action, json).await.map_err(|error| error.to_string())
+    }
+
+    fn box_1() -> SandboxId {
+        SandboxId::parse("box-1").unwrap()
+    }
+
+    #[tokio::test]
+    async fn records_are_written_read_listed_and_removed() {
+        let store = FileStore::from_yaml("sandboxes: {other: {HostIP: 10.0.0.2}}").unwrap();
+        let fields = vec![field("HostIP=10.0.0.1").unwrap(), field("8080=49983").unwrap()];
+        with(&store, Action::Put { id: box_1(), fields }, false).await.unwrap();
+        let get = || Action::Get { id: box_1(), show_token: false };
+        assert_eq!(with(&store, get(), false).await.unwrap(), ["8080: 49983", "HostIP: 10.0.0.1"]);
+        assert_eq!(with(&store, get(), true).await.unwrap(), [r#"{"8080":"49983","HostIP":"10.0.0.1"}"#]);
+        assert_eq!(with(&store, Action::List, false).await.unwrap(), ["box-1", "other"]);
+        assert_eq!(with(&store, Action::List, true).await.unwrap(), [r#"["box-1","other"]"#]);
+        with(&store, Action::Delete { id: box_1() }, false).await.unwrap();
+        assert_eq!(with(&store, get(), false).await.unwrap_err(), "box-1: no such sandbox");
+        let gone = with(&store, Action::Delete { id: box_1() }, false).await;
+        assert_eq!(gone.unwrap_err(), "box-1: no such sandbox");
+    }
+
+    #[tokio::test]
+    async fn the_token_is_shown_only_when_asked_for() {
+        let text = "sandboxes: {box-1: {TrafficAccessToken: example-token}}";
+        let store = FileStore::from_yaml(text).unwrap();
+        for json in [false, true] {
+            let masked = with(&store, Action::Get { id: box_1(), show_token: false }, json).await.unwrap();
+            assert!(!masked.join("").contains("example-token"), "{masked:?}");
+        }
+        let shown = with(&store, Action::Get { id: box_1(), show_token: true }, false).await.unwrap();
+        assert_eq!(shown, ["TrafficAccessToken: example-token"]);
+    }
+
+    #[test]
+    fn a_field_needs_a_name_and_may_hold_further_equals_signs() {
+        assert_eq!(field("A=b=c"), Ok(("A".to_owned(), "b=c".to_owned())));
+        assert_eq!(field("A="), Ok(("A".to_owned(), String::new())));
+        assert!(field("=b").is_err() && field("A").is_err());
+    }
+}

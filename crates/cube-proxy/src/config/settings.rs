@@ -1,0 +1,164 @@
+//! From the configuration to what each crate is told.
+
+use std::sync::Arc;
+
+use cube_lifecycle::{BearerToken, LifecycleError};
+use cube_metadata::{FileStore, MetadataStore, RedisSettings, RedisStore, StoreError};
+use cube_route::{Rules, RulesError};
+
+use super::types::{Config, Dialect, RedisStore as RedisConfig, Secret, Store};
+
+impl Config {
+    /// `cache`, for the resolver.
+    #[must_use]
+    pub fn resolver(&self) -> cube_resolver::Settings {
+        cube_resolver::Settings {
+            ttl_min: self.cache.ttl_min,
+            ttl_max: self.cache.ttl_max,
+            untracked_ttl: self.cache.untracked_ttl,
+            negative_ttl: self.cache.negative_ttl,
+            stale_if_error: self.cache.stale_if_error,
+            capacity: self.cache.capacity,
+        }
+    }
+
+    /// `breaker`, for the breaker.
+    #[must_use]
+    pub fn breaker(&self) -> cube_breaker::Settings {
+        cube_breaker::Settings {
+            shared_poll: self.breaker.shared_poll,
+            window: self.breaker.window,
+            open_min: self.breaker.open_min,
+            open_max: self.breaker.open_max,
+            min_sandboxes: self.breaker.min_sandboxes,
+        }
+    }
+
+    /// `lifecycle` and `resume`, for the lifecycle.
+    ///
+    /// # Errors
+    /// [`LifecycleError`] when a header cannot carry the resume token.
+    pub fn lifecycle(&self) -> Result<cube_lifecycle::Settings, LifecycleError> {
+        let resume = self.resume.as_ref().map(|resume| {
+            let token = resume.token.as_ref().map(|token| BearerToken::new(token.expose())).transpose()?;
+            Ok::<_, LifecycleError>(cube_lifecycle::ResumeSettings {
+                url: resume.url.to_string().trim_end_matches('/').to_owned(),
+                timeout: resume.timeout,
+                max_concurrent: resume.max_concurrent,
+                token,
+            })
+        });
+        Ok(cube_lifecycle::Settings {
+            follow_redis: self.lifecycle.follow_redis,
+            pause_wait: self.lifecycle.pause_wait,
+            max_held: self.lifecycle.max_held,
+            max_held_per_sandbox: self.lifecycle.max_held_per_sandbox,
+            resume: resume.transpose()?,
+            ..cube_lifecycle::Settings::default()
+        })
+    }
+
+    /// `registry`, for the lifecycle; `None`: not announced.
+    #[must_use]
+    pub fn registry(&self) -> Option<cube_lifecycle::RegistrySettings> {
+        let registry = self.registry.as_ref()?;
+        Some(cube_lifecycle::RegistrySettings {
+            proxy_id: registry.proxy_id.clone(),
+            admin_url: registry.admin_url.clone(),
+            resume_url: registry.resume_url.clone(),
+            node_ip: self.node_ip,
+            interval: registry.interval,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        })
+    }
+
+    /// `routing.domains` and the dialect, for cube-route.
+    ///
+    /// # Errors
+    /// [`RulesError`] when a domain is none; the configuration check has found it before.
+    pub fn rules(&self) -> Result<Rules, RulesError> {
+        Rules::new(&self.routing.domains, self.errors.dialect == Dialect::E2b)
+    }
+
+    /// Opens the store that the configuration names; needs a tokio runtime. Redis may be away.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] when the settings do not hold or the file is broken.
+    pub fn open_store(&self, registry: &prometheus::Registry) -> Result<Arc<dyn MetadataStore>, StoreError> {
+        Ok(match &self.store {
+            Store::File(path) => FileStore::open(path, registry)?,
+            Store::Redis(redis) => {
+                let settings = redis.settings(&self.breaker.shared_set);
+                RedisStore::connect(settings, self.lifecycle.follow_redis, registry)?
+            }
+        })
+    }
+}
+
+impl RedisConfig {
+    /// `store.redis`, with the key of the shared faulty set, for cube-metadata.
+    #[must_use]
+    pub fn settings(&self, faulty_set: &str) -> RedisSettings {
+        let secret = |secret: &Option<Secret>| {
+            secret.as_ref().and_then(|secret| cube_metadata::Secret::new(secret.expose()))
+        };
+        RedisSettings {
+            url: self.url.expose().to_owned(),
+            username: self.username.clone(),
+            password: secret(&self.password),
+            sentinel_password: secret(&self.sentinel_password),
+            ca_file: self.ca_file.clone(),
+            key_prefixes: self.key_prefixes.clone(),
+            command_timeout: self.command_timeout,
+            tracking: self.tracking,
+            faulty_set: faulty_set.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Environment, Machine, parse};
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let machine = Machine { file_limit: 65_536, cpus: 1, host_name: "node".into() };
+        parse(text.to_owned(), "x", Path::new(""), &Environment::default(), &machine).unwrap().config
+    }
+
+    #[test]
+    fn the_defaults_of_the_file_are_the_defaults_of_the_crates() {
+        let config = config("");
+        assert_eq!(config.resolver(), cube_resolver::Settings::default());
+        assert_eq!(config.breaker(), cube_breaker::Settings::default());
+        let (ours, theirs) = (config.lifecycle().unwrap(), cube_lifecycle::Settings::default());
+        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
+        let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
+        let (ours, theirs) = (redis.settings(&config.breaker.shared_set), RedisSettings::default());
+        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
+        assert_eq!(ours.url, theirs.url);
+        assert_eq!(config.rules().unwrap(), Rules::default());
+    }
+
+    #[test]
+    fn what_is_configured_arrives() {
+        let config = config(
+            "errors: {dialect: e2b}\nresume: {url: \"http://127.0.0.1:8083/base/\", timeout: 1s}\n\
+             registry: {enabled: true, interval: 500ms}\nrouting: {domains: [cube.test]}\n\
+             store: {redis: {password: example-token}}\nbreaker: {shared_set: bad, min_sandboxes: 7}",
+        );
+        let resume = config.lifecycle().unwrap().resume.unwrap();
+        assert_eq!(resume.url, "http://127.0.0.1:8083/base");
+        assert_eq!(config.registry().unwrap().interval.as_millis(), 500);
+        assert!(config.rules().unwrap().client_id_suffix());
+        assert_eq!(config.breaker().min_sandboxes, 7);
+        let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
+        let settings = redis.settings(&config.breaker.shared_set);
+        assert_eq!(
+            (settings.password.unwrap().expose(), settings.faulty_set.as_str()),
+            ("example-token", "bad")
+        );
+    }
+}

@@ -1,0 +1,72 @@
+//! The process's own log: one line an event on standard error, people's or a machine's.
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::config::{Log, LogFormat};
+
+/// Libraries whose everyday words are of no use to an operator, and the most they may say unless
+/// `debug` or `trace` is asked for. The engine reports every client that goes away at `error`:
+/// such requests are in the access log, with a reason.
+const QUIET: &[(&str, &str)] = &[
+    ("pingora_core", "warn"),
+    ("pingora_proxy", "off"),
+    ("pingora_cache", "warn"),
+    ("pingora_pool", "warn"),
+    ("fred", "warn"),
+    ("h2", "warn"),
+    ("hyper", "warn"),
+    ("rustls", "warn"),
+    ("tungstenite", "warn"),
+];
+
+/// What is written at `level`, in the words of a filter.
+fn filter(level: tracing::Level) -> String {
+    let mut filter = level.as_str().to_lowercase();
+    if level <= tracing::Level::INFO {
+        for (name, most) in QUIET {
+            let quieter = level <= tracing::Level::WARN && *most == "warn";
+            let most = if quieter { filter_word(level) } else { most };
+            filter.push_str(&format!(",{name}={most}"));
+        }
+    }
+    filter
+}
+
+fn filter_word(level: tracing::Level) -> &'static str {
+    if level == tracing::Level::ERROR { "error" } else { "warn" }
+}
+
+/// Installs the log for the whole process, once; what libraries write with `log` goes there too.
+/// A second call changes nothing.
+pub fn init(log: Log) {
+    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
+    let writer = BoxMakeWriter::new(std::io::stderr);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(ansi);
+    let registry = tracing_subscriber::registry().with(EnvFilter::new(filter(log.level)));
+    // Fails only when one is installed already.
+    let _ = match log.format {
+        LogFormat::Text => registry.with(layer).try_init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true)).try_init(),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_quieter_than_the_proxy_until_asked() {
+        let info = filter(tracing::Level::INFO);
+        assert!(info.starts_with("info,") && info.contains("pingora_core=warn"), "{info}");
+        assert!(filter(tracing::Level::ERROR).contains("fred=error"));
+        assert_eq!(filter(tracing::Level::DEBUG), "debug");
+        for level in
+            [tracing::Level::ERROR, tracing::Level::WARN, tracing::Level::INFO, tracing::Level::TRACE]
+        {
+            assert!(EnvFilter::try_new(filter(level)).is_ok(), "{level}");
+        }
+    }
+}
