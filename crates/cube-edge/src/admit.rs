@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use cube_route::{BadRequest, Listener, Port, RequestHead, envd_control_route, sandbox_view};
 use http::{Method, Version, header};
-use pingora_core::{Error, ErrorSource, ErrorType, Result};
+use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use crate::answer::{Asker, Fault, render};
@@ -11,8 +11,6 @@ use crate::context::{Context, Destination, Outcome};
 use crate::driver::Speaks;
 use crate::edge::Shared;
 use crate::metrics::RouteClass;
-use crate::reason::Reason;
-use crate::retcode::Retcode;
 
 /// Why a request does not go on.
 #[derive(Debug)]
@@ -44,14 +42,8 @@ impl Shared {
                 Ok(true)
             }
             Err(Stop::Left) => {
-                ctx.outcome = Some(Outcome {
-                    status: 499,
-                    retcode: Retcode::ClientClosed,
-                    reason: Reason::ClientClosed,
-                });
-                let mut error = Error::new(ErrorType::ConnectionClosed);
-                error.esource = ErrorSource::Downstream;
-                Err(error)
+                ctx.outcome = Some(Outcome::CLIENT_LEFT);
+                Err(Error::new_down(ErrorType::ConnectionClosed))
             }
         }
     }

@@ -57,6 +57,12 @@ pub(crate) struct Outcome {
     pub(crate) reason: Reason,
 }
 
+impl Outcome {
+    /// The client left before the answer began.
+    pub(crate) const CLIENT_LEFT: Self =
+        Self { status: 499, retcode: Retcode::ClientClosed, reason: Reason::ClientClosed };
+}
+
 /// The context of one request.
 pub struct Context {
     pub(crate) shared: Arc<Shared>,

@@ -12,7 +12,6 @@ use crate::back::ended;
 use crate::context::{Context, Outcome};
 use crate::edge::Shared;
 use crate::reason::Reason;
-use crate::retcode::Retcode;
 
 /// How the engine names a body that ends before its length or its last chunk.
 const PREMATURE_BODY_END: ErrorType = ErrorType::new("PrematureBodyEnd");
@@ -46,11 +45,7 @@ impl Shared {
         let reason = match meaning {
             Meaning::ClientLeft if begun => Reason::ClientClosed,
             Meaning::ClientLeft => {
-                ctx.outcome = Some(Outcome {
-                    status: 499,
-                    retcode: Retcode::ClientClosed,
-                    reason: Reason::ClientClosed,
-                });
+                ctx.outcome = Some(Outcome::CLIENT_LEFT);
                 return over;
             }
             Meaning::Tell(fault) if !begun => {

@@ -134,7 +134,7 @@ fn outcome(ctx: &Context) -> Outcome {
         None if std::thread::panicking() => {
             Outcome { status: 500, retcode: Retcode::Internal, reason: Reason::Internal }
         }
-        None => Outcome { status: 499, retcode: Retcode::ClientClosed, reason: Reason::ClientClosed },
+        None => Outcome::CLIENT_LEFT,
     }
 }
 

@@ -209,6 +209,14 @@ impl SnapshotObserver for Observer {
         self.lifecycle.observed(id, snapshot);
     }
 
+    fn mark(&self) -> u64 {
+        self.lifecycle.mark()
+    }
+
+    fn observed_since(&self, id: &SandboxId, snapshot: &Snapshot, began: u64) {
+        self.lifecycle.observed_since(id, snapshot, began);
+    }
+
     fn interested(&self, id: &SandboxId) -> bool {
         self.live.any(id) || self.lifecycle.interested(id)
     }

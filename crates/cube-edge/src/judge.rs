@@ -48,6 +48,9 @@ impl Shared {
         };
         let Some(origin) = ctx.origin.clone() else { return Err(Fault::Internal.into()) };
         ctx.destination = Destination::Nowhere;
+        if let Some(place) = &ctx.place {
+            place.live.belongs_to(None);
+        }
         loop {
             let entry = self.look_up(&target, afresh).await?;
             self.check_token(session, ctx, &target, &entry)?;
@@ -69,6 +72,9 @@ impl Shared {
             }
             // Nothing of the old life is kept while the request waits for the next one.
             drop(entry);
+            if let Some(place) = &ctx.place {
+                place.live.belongs_to(None);
+            }
             let id = header_text(&ctx.request_id).to_owned();
             let begun = Instant::now();
             let held = tokio::select! {
@@ -146,7 +152,7 @@ impl Shared {
                 ctx.place.insert(place)
             }
         };
-        place.live.belongs_to(entry.generation);
+        place.live.belongs_to(Some(entry.generation));
         match place.live.ended() {
             None => Ok(()),
             Some(Ended::Killed) => Err(Fault::Killed),
@@ -209,7 +215,7 @@ fn fault_of(refusal: Refusal) -> Fault {
 
 /// Returns when the client of a held request has left. Nobody reads its connection meanwhile, so
 /// the socket is asked (HTTP/1.1) or the stream (HTTP/2).
-async fn client_left(session: &mut Session, origin: &Origin) {
+pub(crate) async fn client_left(session: &mut Session, origin: &Origin) {
     if let ServerSession::H2(http2) = session.as_downstream_mut() {
         let _ = http2.idle().await;
         return;

@@ -43,9 +43,10 @@ impl Live {
         }
     }
 
-    /// The request has been judged against this life of its sandbox.
-    pub(crate) fn belongs_to(&self, generation: Generation) {
-        *self.generation.lock() = Some(generation);
+    /// The request has been judged against this life of its sandbox; `None`: it waits to be judged
+    /// again, so that the end of an old life is not its own.
+    pub(crate) fn belongs_to(&self, generation: Option<Generation>) {
+        *self.generation.lock() = generation;
     }
 
     fn end(&self, why: Ended) {

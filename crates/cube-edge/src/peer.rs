@@ -14,10 +14,9 @@ use pingora_proxy::Session;
 use crate::admit::Stop;
 use crate::answer::Fault;
 use crate::context::{Context, Destination, Next, Outcome};
+use crate::judge::client_left;
 use crate::edge::{Shared, header_text};
 use crate::metrics::ConnectOutcome;
-use crate::reason::Reason;
-use crate::retcode::Retcode;
 
 /// Between two tries of a port that may open.
 const PORT_PAUSE: Duration = Duration::from_millis(100);
@@ -71,25 +70,15 @@ impl Shared {
     /// only keep the client waiting.
     async fn reroute(&self, session: &mut Session, ctx: &mut Context, failed: Fault) -> Result<()> {
         let before = ctx.sandbox().map(|sandbox| (sandbox.route.address, sandbox.entry.generation));
-        if failed == Fault::ConnectTimeout
-            && !ctx.resumed
-            && let Some(target) = &ctx.target
-            && self.lifecycle.resume_after_timeout(&target.id, header_text(&ctx.request_id)).await
-        {
-            // A resume starts the count anew, once.
-            ctx.resumed = true;
-            ctx.attempts.first = None;
-            ctx.attempts.routes = 0;
-        }
-        match self.judge_afresh(session, ctx).await {
+        let judged = match self.wake_after_timeout(session, ctx, failed).await {
+            Ok(()) => self.judge_afresh(session, ctx).await,
+            Err(stop) => Err(stop),
+        };
+        match judged {
             Ok(()) => {}
             Err(Stop::Fault(fault)) => return Err(fail(ctx, fault)),
             Err(Stop::Left) => {
-                ctx.outcome = Some(Outcome {
-                    status: 499,
-                    retcode: Retcode::ClientClosed,
-                    reason: Reason::ClientClosed,
-                });
+                ctx.outcome = Some(Outcome::CLIENT_LEFT);
                 return Err(Error::new_down(ErrorType::ConnectionClosed));
             }
         }
@@ -98,6 +87,34 @@ impl Shared {
             return Err(fail(ctx, failed));
         }
         self.metrics.upstream_retries.inc();
+        Ok(())
+    }
+
+    /// A connect time-out to a sandbox believed running may mean that it sleeps: one resume is
+    /// tried where its metadata allows it.
+    async fn wake_after_timeout(
+        &self,
+        session: &mut Session,
+        ctx: &mut Context,
+        failed: Fault,
+    ) -> Result<(), Stop> {
+        let (Some(target), Some(origin)) = (&ctx.target, &ctx.origin) else { return Ok(()) };
+        if failed != Fault::ConnectTimeout || ctx.resumed {
+            return Ok(());
+        }
+        if let Some(place) = &ctx.place {
+            place.live.belongs_to(None);
+        }
+        let woken = tokio::select! {
+            woken = self.lifecycle.resume_after_timeout(&target.id, header_text(&ctx.request_id)) => woken,
+            () = client_left(session, origin) => return Err(Stop::Left),
+        };
+        if woken {
+            // A resume starts the count anew, once.
+            ctx.resumed = true;
+            ctx.attempts.first = None;
+            ctx.attempts.routes = 0;
+        }
         Ok(())
     }
 

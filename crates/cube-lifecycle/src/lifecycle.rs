@@ -235,6 +235,14 @@ impl SnapshotObserver for Lifecycle {
         self.observed_since(id, snapshot, self.mark());
     }
 
+    fn mark(&self) -> u64 {
+        Lifecycle::mark(self)
+    }
+
+    fn observed_since(&self, id: &SandboxId, snapshot: &Snapshot, began: u64) {
+        Lifecycle::observed_since(self, id, snapshot, began);
+    }
+
     fn interested(&self, id: &SandboxId) -> bool {
         self.places.waited_for(id) || self.states.peek(id).is_some_and(|known| known.contradicted())
     }

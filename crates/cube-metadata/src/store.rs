@@ -133,6 +133,18 @@ pub trait SnapshotObserver: Send + Sync + 'static {
     /// `snapshot` has just been read for `id`.
     fn observed(&self, id: &SandboxId, snapshot: &Snapshot);
 
+    /// A mark in the observer's own time, taken before a read begins.
+    fn mark(&self) -> u64 {
+        0
+    }
+
+    /// As [`SnapshotObserver::observed`], for a read that began at `began`: what the observer
+    /// learned since then is newer than the snapshot.
+    fn observed_since(&self, id: &SandboxId, snapshot: &Snapshot, began: u64) {
+        let _ = began;
+        self.observed(id, snapshot);
+    }
+
     /// Whether somebody waits on or streams from this sandbox, so that a change is worth reading
     /// before the next request asks.
     fn interested(&self, id: &SandboxId) -> bool;

@@ -114,9 +114,10 @@ impl Resolver {
                 flight.begun = Some(trust);
                 flight.spoiled = false;
             }
+            let mark = self.observer.mark();
             let result = self.store.fetch(&id).await;
             if let Ok(snapshot) = &result {
-                self.observer.observed(&id, snapshot);
+                self.observer.observed_since(&id, snapshot, mark);
             }
             let interested = self.observer.interested(&id);
             if !self.land(&id, result, Reading { trust, read_at, interested }) {
