@@ -159,3 +159,24 @@ fn drop_unused(parked: &mut Parked) {
         parked.retain(|_, entry| entry.in_use(1));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::life::Trust;
+
+    #[test]
+    fn the_newest_of_many_unknown_ids_are_kept_whatever_came_before() {
+        let cache = RouteCache::new(1).unwrap();
+        let trust = Trust { session: None, round: 0 };
+        let life = || Life::new(Instant::now(), Duration::from_secs(1), trust);
+        let id = |n: usize| SandboxId::parse(&format!("stranger{n}")).unwrap();
+        let all = 2 * NEGATIVES;
+        (0..all).for_each(|n| cache.put_unknown(&id(n), life()));
+        assert!(cache.negatives.len() <= NEGATIVES + 64, "{}", cache.negatives.len());
+        let newest = all - NEGATIVES * 9 / 20..all;
+        assert!(newest.into_iter().all(|n| cache.unknown(id(n).as_str()).is_some()));
+    }
+}

@@ -297,6 +297,13 @@ impl Resolver {
         Lookup::Found(entry)
     }
 
+    #[cfg(test)]
+    pub(crate) fn put_for_measuring(&self, id: &SandboxId, fields: &[(&str, &str)]) {
+        let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let reading = Reading { trust: self.trust(), read_at: self.clock.now(), interested: false };
+        self.keep(id, Some(SandboxRecord::parse(fields, 0)), reading, false);
+    }
+
     fn revoke(&self, id: &SandboxId, before: Generation) {
         // No receiver: nobody streams.
         let _ = self.revocations.send(Revocation { id: id.clone(), before });

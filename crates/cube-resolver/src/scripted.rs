@@ -156,6 +156,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new(settings: Settings) -> Self {
+        Self::with_clock(settings, Clock::standing()).await
+    }
+
+    pub(crate) async fn with_clock(settings: Settings, clock: Clock) -> Self {
         let store = Arc::new(Scripted::new());
         let watcher = Arc::<Watcher>::default();
         let resolver = Resolver::with_clock(
@@ -163,7 +167,7 @@ impl World {
             Arc::clone(&watcher) as _,
             settings,
             &Registry::new(),
-            Clock::standing(),
+            clock,
         )
         .unwrap();
         let revocations = resolver.revocations();
