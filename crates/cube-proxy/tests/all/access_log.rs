@@ -39,7 +39,7 @@ async fn a_line_has_every_field_in_its_place() {
         ("retcode", "330201".into()),
         ("sandbox_id", sandbox.id.clone()),
         ("port", "8080".into()),
-        ("reason", "upstream_status".into()),
+        ("reason", "ok".into()),
     ] {
         assert_eq!(line.field(name), value, "{name}: {}", line.text);
     }

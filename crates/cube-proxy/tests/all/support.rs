@@ -7,8 +7,11 @@ use cube_testkit::serde_json::{Value, json};
 use cube_testkit::{Authority, Env, H2Client, Proxy, ProxyBuilder};
 use tokio::sync::OnceCell;
 
-/// The binary under test.
-pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_cube-proxy");
+/// The binary under test: the one that cargo built for these tests, or another (a release build)
+/// that `PROXY_UNDER_TEST` names.
+fn binary() -> String {
+    std::env::var("PROXY_UNDER_TEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_cube-proxy").to_owned())
+}
 
 /// The defaults: `cube` dialect, masking on.
 pub(crate) async fn cube() -> &'static Env {
@@ -72,10 +75,10 @@ pub(crate) async fn tls() -> Arc<Tls> {
 
 /// A proxy and a Redis for one test alone.
 pub(crate) async fn own(overrides: Value) -> Env {
-    Env::start(BINARY, &overrides).await
+    Env::start(&binary(), &overrides).await
 }
 
 /// A proxy that is still to be started.
 pub(crate) fn builder(overrides: &Value) -> ProxyBuilder {
-    Proxy::builder(BINARY).config(overrides)
+    Proxy::builder(&binary()).config(overrides)
 }

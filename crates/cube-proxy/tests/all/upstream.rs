@@ -5,8 +5,11 @@ use cube_testkit::{BlackHole, Env, Gate, Origin, Sandbox, refused_port, scripts}
 
 use crate::support::{cube, limits};
 
-/// The proxy still serves others, and this sandbox once it behaves.
-async fn next_is_right(env: &Env, sandbox: &Sandbox) {
+/// The proxy still serves others, and this sandbox once it has an application that behaves.
+async fn next_is_right(env: &Env, sandbox: &Sandbox, old: Option<Origin>) {
+    if let Some(old) = old {
+        old.stop().await;
+    }
     let healthy = Origin::named("healthy").echo().await;
     env.get(&env.sandbox(&healthy).await, "/").await.passed(200);
     env.write(sandbox, &[("8080", &healthy.port().to_string())]).await;
@@ -25,7 +28,7 @@ async fn refused_is_a_502_at_once() {
     answer.is_bad_gateway(310_509);
     assert!(answer.took.as_millis() < 1_000, "{:?}", answer.took);
     assert_eq!(env.proxy.log_line(&answer.request_id()).await.field("reason"), "connect_refused");
-    next_is_right(env, &sandbox).await;
+    next_is_right(env, &sandbox, None).await;
 }
 
 #[tokio::test]
@@ -62,7 +65,7 @@ async fn reset_or_closed_before_an_answer_is_a_502() {
         let sandbox = env.sandbox(&origin).await;
         env.post(&sandbox, "/", "x").await.is_bad_gateway(310_509);
         env.get(&sandbox, "/").await.is_bad_gateway(310_509);
-        next_is_right(env, &sandbox).await;
+        next_is_right(env, &sandbox, Some(origin)).await;
     }
 }
 
@@ -75,7 +78,7 @@ async fn silence_is_a_504() {
     answer.is_gateway_timeout();
     assert!((800..2_500).contains(&answer.took.as_millis()), "{:?}", answer.took);
     assert_eq!(env.proxy.log_line(&answer.request_id()).await.field("reason"), "upstream_timeout");
-    next_is_right(env, &sandbox).await;
+    next_is_right(env, &sandbox, Some(origin)).await;
 }
 
 #[tokio::test]
@@ -94,7 +97,7 @@ async fn garbage_for_an_answer_is_a_502() {
         let sandbox = env.sandbox(&origin).await;
         env.post(&sandbox, "/", "x").await.is_bad_gateway(310_509);
         assert_eq!(origin.count(), 1, "{garbage:?}");
-        next_is_right(env, &sandbox).await;
+        next_is_right(env, &sandbox, Some(origin)).await;
     }
 }
 
@@ -107,7 +110,7 @@ async fn two_content_lengths_are_never_passed_on() {
         let origin = Origin::raw(format!("HTTP/1.1 200 OK\r\nContent-Length: {lengths}\r\n\r\n{body}")).await;
         let sandbox = env.sandbox(&origin).await;
         env.post(&sandbox, "/", "x").await.is_bad_gateway(310_509);
-        next_is_right(env, &sandbox).await;
+        next_is_right(env, &sandbox, Some(origin)).await;
     }
 }
 
@@ -147,7 +150,7 @@ async fn a_cut_body_never_looks_like_a_clean_end() {
         assert!(!answer.clean, "{framing:?}, reset {reset}: {}", answer.brief());
         let line = env.proxy.log_line(&answer.request_id()).await;
         assert_eq!((line.field("retcode"), line.field("reason")), ("310200", "upstream_cut"), "{framing:?}");
-        next_is_right(env, &sandbox).await;
+        next_is_right(env, &sandbox, Some(origin)).await;
     }
 }
 
