@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 use crate::StoreError;
 use crate::redis::client::Connector;
 use crate::redis::error::store_error;
-use crate::redis::node::{Node, keep_connected};
+use crate::redis::keep::keep_connected;
+use crate::redis::node::Node;
 use crate::redis::settings::Layout;
 
 /// The hash slots of a Cluster.

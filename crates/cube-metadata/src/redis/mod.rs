@@ -3,9 +3,11 @@
 mod canary;
 mod channel;
 mod client;
+mod command;
 mod discover;
 mod error;
 mod health;
+mod keep;
 mod keys;
 mod metrics;
 mod node;
@@ -26,10 +28,11 @@ use tokio::sync::broadcast;
 
 use crate::redis::channel::Channel;
 use crate::redis::client::Connector;
+use crate::redis::command::Command;
 use crate::redis::error::is_about_the_key;
 use crate::redis::keys::Keys;
 use crate::redis::metrics::Metrics;
-use crate::redis::node::{Command, Node, Shared};
+use crate::redis::node::{Node, Shared};
 use crate::redis::servers::Servers;
 use crate::{MetadataStore, SandboxRecord, Snapshot, Status, StoreError, StoreEvent, TrackingSession};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fred::clients::{Client, Pipeline};
+use fred::clients::Client;
 use fred::error::Error;
 use fred::interfaces::{ClientLike, EventInterface, TrackingInterface};
 use fred::types::client::Invalidation;
@@ -17,12 +17,14 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use crate::redis::canary::Canary;
 use crate::redis::channel::Channel;
+use crate::redis::command::{Answers, Command, queue};
 use crate::redis::error::{is_about_the_key, store_error};
 use crate::redis::health::Health;
+use crate::redis::keep::keep_connected;
 use crate::redis::keys::{Keys, Owner};
 use crate::{StoreError, StoreEvent};
 
@@ -38,33 +40,6 @@ const CANARY_EVERY: Duration = Duration::from_secs(2);
 const CANARY_GRACE: Duration = Duration::from_millis(100);
 /// Between the two tries of a lookup.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Between attempts to start a client.
-const RESTART: Duration = Duration::from_millis(200);
-
-/// A command whose first argument is its key.
-#[derive(Clone)]
-pub(crate) struct Command {
-    pub(crate) verb: &'static str,
-    pub(crate) arguments: Vec<Value>,
-}
-
-impl Command {
-    pub(crate) fn new(verb: &'static str, key: impl Into<Value>) -> Self {
-        Self { verb, arguments: vec![key.into()] }
-    }
-
-    pub(crate) fn arg(mut self, argument: impl Into<Value>) -> Self {
-        self.arguments.push(argument.into());
-        self
-    }
-
-    pub(crate) fn key(&self) -> &[u8] {
-        self.arguments.first().and_then(Value::as_bytes).unwrap_or_default()
-    }
-}
-
-/// One answer a command, in the order of the commands; an error is the server's answer.
-pub(crate) type Answers = Vec<Result<Value, StoreError>>;
 
 /// What all servers of a store share.
 pub(crate) struct Shared {
@@ -420,33 +395,5 @@ impl Node {
         tracing::warn!(server = %self.server, "a record changed and no push said so; everything is read again");
         self.canary.clear();
         self.shared.channel.distrust();
-    }
-}
-
-async fn queue(pipeline: &Pipeline<Client>, verb: &'static str, arguments: Vec<Value>) -> Result<(), Error> {
-    let command = CustomCommand::new_static(verb, ClusterHash::FirstKey, false);
-    pipeline.custom::<Value, Value>(command, arguments).await.map(drop)
-}
-
-/// Keeps a client running for ever: it ends when the first attempt to connect fails, and on errors
-/// after which fred gives up.
-pub(crate) async fn keep_connected(client: &Client, failed: impl Fn(StoreError)) {
-    loop {
-        let task = client.connect();
-        let _ends_with_us = AbortOnDrop(task.abort_handle());
-        failed(match task.await {
-            Ok(Err(error)) => store_error(&error),
-            Ok(Ok(())) => StoreError::Unreachable("the connection ended".to_owned()),
-            Err(_) => StoreError::Unreachable("the connection's task ended".to_owned()),
-        });
-        tokio::time::sleep(RESTART).await;
-    }
-}
-
-struct AbortOnDrop(AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

@@ -11,10 +11,11 @@ use tokio::task::JoinSet;
 
 use crate::StoreError;
 use crate::redis::client::Connector;
+use crate::redis::command::Command;
 use crate::redis::discover::{Peers, SLOTS, Share};
 use crate::redis::error::code;
 use crate::redis::health::Health;
-use crate::redis::node::{Command, Mark, Node, Running, Shared};
+use crate::redis::node::{Mark, Node, Running, Shared};
 use crate::redis::settings::Layout;
 
 /// How often Sentinels or Cluster are asked who holds the records.
