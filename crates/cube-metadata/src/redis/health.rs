@@ -53,7 +53,8 @@ impl Health {
         }
     }
 
-    pub(crate) fn fail(&self, error: &StoreError) {
+    /// Whether the server was good until now.
+    pub(crate) fn fail(&self, error: &StoreError) -> bool {
         let another = self.error.borrow().as_ref() != Some(error);
         let mut logged = self.logged.lock();
         if logged.is_none_or(|at| at.elapsed() >= if another { LOG_ANOTHER } else { LOG_EVERY }) {
@@ -62,7 +63,7 @@ impl Health {
         }
         drop(logged);
         self.error.send_replace(Some(error.clone()));
-        self.failing.store(true, Ordering::Release);
+        !self.failing.swap(true, Ordering::AcqRel)
     }
 
     pub(crate) fn heal(&self) {
@@ -84,9 +85,11 @@ mod tests {
     async fn a_failure_wakes_who_waits_and_is_repeated_until_healed() {
         let health = Health::new("a:1".to_owned());
         assert_eq!(health.check(), Ok(()));
-        let (error, ()) = tokio::join!(health.failure(), async { health.fail(&StoreError::Timeout) });
+        let (error, ()) =
+            tokio::join!(health.failure(), async { assert!(health.fail(&StoreError::Timeout)) });
         assert_eq!(error, StoreError::Timeout);
         assert!(health.failing());
+        assert!(!health.fail(&StoreError::Timeout));
         assert_eq!(health.check(), Err(StoreError::Timeout));
         health.heal();
         assert_eq!((health.failing(), health.check()), (false, Ok(())));

@@ -160,15 +160,22 @@ impl Node {
             () = tokio::time::sleep(bound) => Err(StoreError::Timeout),
         };
         match &outcome {
-            Err(error) => self.health.fail(error),
+            Err(error) => self.fail(error),
             Ok(answers) => {
                 match answers.iter().filter_map(|a| a.as_ref().err()).find(|e| !is_about_the_key(e)) {
-                    Some(error) => self.health.fail(error),
+                    Some(error) => self.fail(error),
                     None => self.shared.answered.store(true, Ordering::Release),
                 }
             }
         }
         outcome
+    }
+
+    /// The watch tries again sooner than it would have.
+    fn fail(&self, error: &StoreError) {
+        if self.health.fail(error) {
+            self.wake.notify_one();
+        }
     }
 
     async fn twice(&self, commands: &[Command]) -> Result<Answers, StoreError> {
@@ -223,7 +230,7 @@ impl Node {
     async fn connect(self: Arc<Self>) {
         keep_connected(&self.client, |error| {
             self.lost();
-            self.health.fail(&error);
+            self.fail(&error);
         })
         .await;
     }
@@ -255,7 +262,7 @@ impl Node {
                     Ok((_, Some(_))) => self.lost(),
                     Ok((error, None)) => {
                         self.lost();
-                        self.health.fail(&store_error(&error));
+                        self.fail(&store_error(&error));
                     }
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => errors = self.client.error_rx(),
@@ -301,7 +308,7 @@ impl Node {
                 }
                 Err(error) => {
                     missed += 1;
-                    self.health.fail(&error);
+                    self.fail(&error);
                     if missed >= MISSED_BEATS && matches!(error, StoreError::Timeout) {
                         missed = 0;
                         self.reconnect().await;

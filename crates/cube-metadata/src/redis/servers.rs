@@ -266,7 +266,7 @@ async fn follow(mut atlas: Atlas, discovery: Arc<Health>, look_again: Arc<Notify
                 discovery.heal();
                 atlas.draw(shares);
             }
-            Err(error) => discovery.fail(&error),
+            Err(error) => drop(discovery.fail(&error)),
         }
         let quiet = {
             let map = atlas.map.borrow();
