@@ -8,11 +8,12 @@ use arc_swap::ArcSwap;
 use cube_breaker::Breaker;
 use cube_lifecycle::{Hooks, Lifecycle};
 use cube_metadata::{MetadataStore, Snapshot, SnapshotObserver};
-use cube_resolver::Resolver;
+use cube_resolver::{Resolver, Revocation};
 use cube_route::SandboxId;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::{HttpProxy, http_proxy};
 use prometheus::Registry;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::access_log::{self, AccessLog};
@@ -107,23 +108,9 @@ impl Gateway {
         tokio::spawn(shared.settings.load().guard.clone().run());
         let follower = shared.clone();
         tokio::spawn(async move { follower.control_plane.run().await });
+        // Subscribed here, so that none is missed before the task runs.
         let revocations = shared.resolver.revocations();
-        let live = shared.live.clone();
-        tokio::spawn(async move {
-            let mut revocations = revocations;
-            loop {
-                match revocations.recv().await {
-                    Ok(revoked) => live.end(&revoked.id, Ended::Revoked, Some(revoked.before)),
-                    Err(RecvError::Lagged(missed)) => {
-                        tracing::error!(
-                            missed,
-                            "revocations were missed; streams of old sandboxes may go on"
-                        );
-                    }
-                    Err(RecvError::Closed) => return,
-                }
-            }
-        });
+        tokio::spawn(end_revoked(shared.clone(), revocations));
     }
 
     /// Serves listeners.
@@ -169,6 +156,26 @@ impl Gateway {
             && !log.close(Duration::from_secs(1))
         {
             tracing::warn!("the access log was not written to its end");
+        }
+    }
+}
+
+/// Ends the requests of lives that are over.
+async fn end_revoked(shared: Arc<Shared>, mut revocations: Receiver<Revocation>) {
+    loop {
+        match revocations.recv().await {
+            Ok(revoked) => shared.live.end(&revoked.id, Ended::Revoked, Some(revoked.before)),
+            Err(RecvError::Lagged(missed)) => {
+                tracing::warn!(missed, "revocations came faster than they were followed; looking at all");
+                for id in shared.live.ids() {
+                    // What is not known any more is read by the next request; only a life that is
+                    // known to be over ends its requests.
+                    if let Some(known) = shared.resolver.inspect(id.as_str()) {
+                        shared.live.end(&id, Ended::Revoked, Some(known.entry.generation));
+                    }
+                }
+            }
+            Err(RecvError::Closed) => return,
         }
     }
 }

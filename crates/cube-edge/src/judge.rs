@@ -178,7 +178,7 @@ impl Shared {
                 RouteError::Forbidden => Fault::ForbiddenAddress,
             },
         )?;
-        let permit = match self.breaker.check(route.node, route.address.ip()) {
+        let permit = match self.breaker.check_for(route.node, route.address.ip(), &target.id) {
             Verdict::Pass(permit) => permit,
             Verdict::Faulty => return Err(Fault::FaultyNode),
             Verdict::Open => return Err(Fault::BreakerOpen),

@@ -103,6 +103,11 @@ impl LiveRequests {
         self.shard(id).lock().contains_key(id)
     }
 
+    /// The sandboxes that have requests under way.
+    pub(crate) fn ids(&self) -> Vec<SandboxId> {
+        self.shards.iter().flat_map(|shard| shard.lock().keys().cloned().collect::<Vec<_>>()).collect()
+    }
+
     /// Ends the requests of a sandbox; with `before`, only those of an older life.
     pub(crate) fn end(&self, id: &SandboxId, why: Ended, before: Option<Generation>) {
         let requests = self.shard(id).lock().get(id).cloned().unwrap_or_default();

@@ -14,8 +14,8 @@ use pingora_proxy::Session;
 use crate::admit::Stop;
 use crate::answer::Fault;
 use crate::context::{Context, Destination, Next, Outcome};
-use crate::judge::client_left;
 use crate::edge::{Shared, header_text};
+use crate::judge::client_left;
 use crate::metrics::ConnectOutcome;
 
 /// Between two tries of a port that may open.

@@ -134,16 +134,16 @@ impl RouteCache {
         self.parked.lock().remove(id);
     }
 
-    /// Ends the entry's generation and life; whether it was served until now. Kept for comparison
-    /// while a request holds it.
+    /// Ends the entry's generation and life; whether there was one whose generation went on until
+    /// now (also one that had to be read again). Kept for comparison while a request holds it.
     pub(crate) fn sever(&self, id: &str) -> bool {
         let Some(entry) = self.last(id) else { return false };
-        entry.severed.store(true, Ordering::Release);
-        let served = entry.life.end() && self.positives.contains_key(id);
+        let known = !entry.severed.swap(true, Ordering::AcqRel) && self.positives.contains_key(id);
+        entry.life.end();
         if !Self::in_use(&entry) {
             self.remove(id);
         }
-        served
+        known
     }
 
     /// Every entry, those parked too, one after the other.

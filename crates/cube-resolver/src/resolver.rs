@@ -155,15 +155,15 @@ impl Resolver {
         }
     }
 
-    /// Forgets the route (`/admin/backend_cache/delete`); whether one was being served. The next
-    /// request reads the record and gets a new generation.
+    /// Forgets the route (`/admin/backend_cache/delete`); whether one was known. The next request
+    /// reads the record and gets a new generation.
     pub fn forget(&self, id: &SandboxId) -> bool {
-        let served = self.flights.spoil(id, || {
+        let known = self.flights.spoil(id, || {
             self.cache.remove_unknown(id.as_str());
             self.cache.sever(id.as_str())
         });
         self.count_entries();
-        served
+        known
     }
 
     /// The sandbox takes a new generation (resume, kill); its record is read again before it is
