@@ -1,15 +1,34 @@
-//! The running server.
+//! The running server: everything the configuration asks for, put together, served, drained.
 
+mod edge_settings;
+mod plain;
+mod signals;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use cube_edge::{
+    AdminApi, AdminApp, Certificates, Gateway, Listener, MetricsApp, Parts, Readiness, Speaks, Stage,
+};
 use cube_metadata::MetadataStore;
+use prometheus::Registry;
+use tokio::runtime::Runtime;
 
 use crate::config::Config;
 use crate::error::StartError;
+use plain::PlainListener;
+
+/// How long the end of the process waits for what hangs.
+const LAST_WAIT: Duration = Duration::from_millis(200);
 
 /// What the command line says about how to serve.
-#[derive(Debug, Clone, Default)]
-pub struct ServeOptions {}
+#[derive(Default)]
+pub struct ServeOptions {
+    /// Called once, when everything is listening.
+    pub ready: Option<Box<dyn FnOnce() + Send>>,
+}
 
 /// Serves until the process is asked to end.
 ///
@@ -22,6 +41,170 @@ pub fn serve(
     store: Option<Arc<dyn MetadataStore>>,
     options: ServeOptions,
 ) -> Result<(), StartError> {
-    let _ = (config, store, options);
-    Err(StartError::Engine("not built yet".into()))
+    let runtime = runtime("proxy", config.server.threads)?;
+    // Admin, metrics and health have a thread of their own: what the data plane does must not
+    // keep the manager or a scrape waiting, nor the other way round.
+    let beside = runtime_beside()?;
+    let served = runtime.block_on(run(config, store, options, &beside));
+    beside.shutdown_timeout(LAST_WAIT);
+    runtime.shutdown_timeout(LAST_WAIT);
+    served
+}
+
+async fn run(
+    config: Config,
+    store: Option<Arc<dyn MetadataStore>>,
+    options: ServeOptions,
+    beside: &Runtime,
+) -> Result<(), StartError> {
+    let registry = Registry::new();
+    let store = match store {
+        Some(store) => store,
+        None => config.open_store(&registry)?,
+    };
+    let parts = Parts {
+        store: store.clone(),
+        settings: edge_settings::of(&config)?,
+        resolver: config.resolver(),
+        lifecycle: config.lifecycle().map_err(engine)?,
+        breaker: config.breaker(),
+        access_log: edge_settings::access_log(&config),
+        pool_size: config.upstream.pool_size,
+        threads: config.server.threads,
+    };
+    let gateway = Arc::new(Gateway::new(parts, &registry).map_err(engine)?);
+    let readiness = Arc::new(Readiness::new(store.clone(), gateway.drain().clone()));
+
+    let mut signals = signals::Signals::listen()?;
+    let listeners = bind_data(&config)?;
+    let plain = bind_plain(&config, &gateway, &readiness, store.clone(), registry)?;
+    gateway.start();
+    for listener in plain {
+        beside.spawn(listener.serve());
+    }
+    for listener in listeners {
+        tokio::spawn(gateway.driver().clone().serve(listener));
+    }
+    readiness.listening();
+    let (ended, end) = tokio::sync::oneshot::channel::<()>();
+    let heartbeat = config.registry().map(|settings| {
+        let beat = gateway.lifecycle().clone().heartbeat(store.clone(), settings, async move {
+            // A dropped sender is the end as well.
+            let _ = end.await;
+        });
+        tokio::spawn(beat)
+    });
+    if let Some(ready) = options.ready {
+        ready();
+    }
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
+
+    signals.until_stop(&gateway).await;
+    drain(&config, &gateway, &mut signals).await;
+    // The registry row goes with the last stream, not before: until then the manager must see
+    // this replica's activity.
+    drop(ended);
+    if let Some(heartbeat) = heartbeat {
+        let _ = tokio::time::timeout(Duration::from_secs(1), heartbeat).await;
+    }
+    gateway.close_log();
+    tracing::info!("ended");
+    Ok(())
+}
+
+/// connections.md, Draining. A second signal ends it at once.
+async fn drain(config: &Config, gateway: &Gateway, signals: &mut signals::Signals) {
+    let stages = gateway.drain();
+    tracing::info!(open = gateway.driver().open(), "draining");
+    let orderly = async {
+        stages.advance(Stage::Unready);
+        tokio::time::sleep(config.drain.delay).await;
+        stages.advance(Stage::Closing);
+        let late = async {
+            tokio::time::sleep(config.drain.stop_timeout).await;
+            tracing::warn!(open = gateway.driver().open(), "drain.stop_timeout is over; ending what is left");
+            stages.advance(Stage::Over);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = gateway.driver().finish() => {}
+            () = late => {}
+        }
+    };
+    tokio::select! {
+        () = orderly => {}
+        () = signals.again(gateway) => {
+            tracing::warn!(open = gateway.driver().open(), "asked twice; ending at once");
+            stages.advance(Stage::Over);
+        }
+    }
+}
+
+fn engine(error: impl std::fmt::Display) -> StartError {
+    StartError::Engine(error.to_string())
+}
+
+fn runtime(name: &str, threads: usize) -> Result<Runtime, StartError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads.max(1))
+        .thread_name(name)
+        .enable_all()
+        .build()
+        .map_err(|error| StartError::Engine(format!("cannot start threads: {error}")))
+}
+
+fn runtime_beside() -> Result<Runtime, StartError> {
+    runtime("admin", 1)
+}
+
+fn bind_data(config: &Config) -> Result<Vec<Listener>, StartError> {
+    let pairs: Vec<(PathBuf, PathBuf)> = config
+        .tls
+        .certificates
+        .iter()
+        .map(|certificate| (certificate.cert.clone(), certificate.key.clone()))
+        .collect();
+    let certificates = (!pairs.is_empty())
+        .then(|| Certificates::load(&pairs))
+        .transpose()
+        .map_err(|error| StartError::Engine(format!("tls.certificates: {error}")))?
+        .map(Arc::new);
+    let mut listeners = Vec::new();
+    let mut open = |addresses: &[SocketAddr], speaks, certificates: Option<Arc<Certificates>>| {
+        for address in addresses {
+            let listener = Listener::bind(*address, speaks, certificates.clone()).map_err(engine)?;
+            listeners.push(listener);
+        }
+        Ok::<_, StartError>(())
+    };
+    open(&config.listen.http, Speaks::Http, None)?;
+    open(&config.listen.grpc, Speaks::Grpc, None)?;
+    if certificates.is_some() {
+        open(&config.listen.https, Speaks::Https, certificates)?;
+    }
+    Ok(listeners)
+}
+
+fn bind_plain(
+    config: &Config,
+    gateway: &Arc<Gateway>,
+    readiness: &Arc<Readiness>,
+    store: Arc<dyn MetadataStore>,
+    registry: Registry,
+) -> Result<Vec<PlainListener>, StartError> {
+    let mut listeners = Vec::new();
+    if let Some(address) = config.listen.admin {
+        let token = config.admin.token.as_ref().map(|token| token.expose().as_bytes().to_vec());
+        let api = AdminApi::new(gateway, readiness.clone(), store, token);
+        listeners.push(PlainListener::bind("listen.admin", address, AdminApp::new(api))?);
+    }
+    if let Some(address) = config.listen.metrics {
+        let app = MetricsApp::new(registry, readiness.clone());
+        listeners.push(PlainListener::bind("listen.metrics", address, app)?);
+    }
+    if let Some(address) = config.listen.health {
+        let app = MetricsApp::health_only(readiness.clone());
+        listeners.push(PlainListener::bind("listen.health", address, app)?);
+    }
+    Ok(listeners)
 }

@@ -1,0 +1,94 @@
+//! The configuration as the edge wants it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use cube_edge::{
+    AccessLogSettings, AnswerSettings, ConnectionLimits, ControlPlaneSettings, LogFormat, RequestLimits,
+    Settings, UpstreamSettings,
+};
+use cube_resolver::AddressGuard;
+use cube_route::Port;
+
+use crate::config::{AccessLogFormat, AccessLogTarget, Config, Dialect};
+use crate::error::StartError;
+
+/// The settings of the request path.
+///
+/// # Errors
+/// [`StartError`] when `routing.domains` does not hold.
+pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
+    let limits = &config.limits;
+    let upstream = &config.upstream;
+    Ok(Settings {
+        node_ip: config.node_ip,
+        rules: config.rules().map_err(|error| StartError::Engine(format!("routing.domains: {error}")))?,
+        trusted_proxies: config.routing.trusted_proxies.clone(),
+        forward_credentials: config.routing.forward_credentials,
+        envd_control_from: config.routing.envd_control_from.clone(),
+        control_plane: config.routing.control_plane.as_ref().map(|control_plane| ControlPlaneSettings {
+            host: control_plane.host.clone(),
+            port: control_plane.port,
+            hosts: control_plane.hosts.clone(),
+        }),
+        answers: AnswerSettings {
+            dialect: match config.errors.dialect {
+                Dialect::Cube => cube_edge::Dialect::Cube,
+                Dialect::E2b => cube_edge::Dialect::E2b,
+            },
+            mask_existence: config.errors.mask_existence,
+        },
+        exempt_ports: config.traffic_token.exempt_ports.iter().filter_map(|port| Port::new(*port)).collect(),
+        guard: Arc::new(AddressGuard::new(
+            upstream.cidrs.clone(),
+            upstream.host_ports.clone(),
+            own_sockets(config),
+        )),
+        pause_wait: config.lifecycle.pause_wait,
+        upstream: UpstreamSettings {
+            connect_timeout: upstream.connect_timeout,
+            silence_timeout: upstream.silence_timeout,
+            pool_idle: upstream.pool_idle,
+            port_open_wait: upstream.port_open_wait,
+        },
+        limits: RequestLimits {
+            body: limits.body,
+            head: limits.head,
+            headers: limits.headers,
+            target: limits.target,
+            requests_per_sandbox: limits.requests_per_sandbox,
+            requests_per_ip: limits.requests_per_ip,
+        },
+        connections: ConnectionLimits {
+            connections: limits.connections,
+            connections_per_ip: limits.connections_per_ip.map_or(0, |most| most as usize),
+            header_timeout: limits.header_timeout,
+            keepalive_idle: limits.keepalive_idle,
+            keepalive_requests: limits.keepalive_requests,
+            head: limits.head,
+            h2_streams: limits.h2_streams,
+        },
+    })
+}
+
+/// `access_log`, where one is written.
+pub(super) fn access_log(config: &Config) -> Option<AccessLogSettings> {
+    let log = &config.access_log;
+    let path = match log.target.as_ref()? {
+        AccessLogTarget::Stdout => "-".to_owned(),
+        AccessLogTarget::File(path) => path.to_string_lossy().into_owned(),
+    };
+    Some(AccessLogSettings {
+        path,
+        format: match log.format {
+            AccessLogFormat::Cube => LogFormat::Cube,
+            AccessLogFormat::Json => LogFormat::Json,
+        },
+        redact_query: log.redact_query.clone(),
+    })
+}
+
+/// Where this process listens, which a record must not point at.
+fn own_sockets(config: &Config) -> Vec<SocketAddr> {
+    config.listen.all().map(|(_, address)| address).collect()
+}

@@ -1,0 +1,50 @@
+//! The signals of a running proxy.
+
+use cube_edge::Gateway;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::error::StartError;
+
+/// Signals that are listened for, from before anything is bound.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    hangup: Signal,
+    reopen: Signal,
+}
+
+impl Signals {
+    pub(super) fn listen() -> Result<Self, StartError> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| StartError::Engine(format!("cannot listen for signals: {error}")))
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            quit: listen(SignalKind::quit())?,
+            hangup: listen(SignalKind::hangup())?,
+            reopen: listen(SignalKind::user_defined1())?,
+        })
+    }
+
+    /// Returns at the first SIGTERM or SIGINT; acts on the others meanwhile.
+    pub(super) async fn until_stop(&mut self, gateway: &Gateway) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.quit.recv() => tracing::info!("SIGQUIT alone does nothing"),
+                _ = self.hangup.recv() => {
+                    tracing::warn!("SIGHUP: this version reads its configuration at start only; nothing is changed");
+                }
+                _ = self.reopen.recv() => gateway.reopen_log(),
+            }
+        }
+    }
+
+    /// Returns at another SIGTERM or SIGINT.
+    pub(super) async fn again(&mut self, gateway: &Gateway) {
+        self.until_stop(gateway).await;
+    }
+}
