@@ -13,6 +13,7 @@
 mod access_log;
 mod answers;
 mod bad_hosts;
+mod demo;
 mod headers;
 mod http1;
 mod http2;

@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 
 /// The binary under test: the one that cargo built for these tests, or another (a release build)
 /// that `PROXY_UNDER_TEST` names.
-fn binary() -> String {
+pub(crate) fn binary() -> String {
     std::env::var("PROXY_UNDER_TEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_cube-proxy").to_owned())
 }
 

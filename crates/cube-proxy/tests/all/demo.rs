@@ -1,0 +1,116 @@
+//! `cube-proxy demo`: what it prints works when pasted, and its page shows in a real browser.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use cube_testkit::{Client, Guarded, eventually, free_port};
+
+use crate::support::binary;
+
+/// A running demo.
+struct Demo {
+    output: std::path::PathBuf,
+    port: u16,
+    directory: std::path::PathBuf,
+    _process: Guarded,
+}
+
+impl Demo {
+    async fn start() -> Self {
+        let directory = std::env::temp_dir().join(cube_testkit::unique_id("cube-demo-"));
+        std::fs::create_dir_all(&directory).unwrap();
+        let output = directory.join("output");
+        let port = free_port("127.0.0.1");
+        let file = std::fs::File::create(&output).unwrap();
+        let mut command = Command::new(binary());
+        command.args(["demo", "--port", &port.to_string()]).stdout(file.try_clone().unwrap()).stderr(file);
+        let process = Guarded::spawn(&mut command, Some(&directory));
+        let demo = Self { output, port, directory, _process: process };
+        eventually("the demo says that it is there", || async {
+            demo.text().contains("Ctrl-C").then_some(())
+        })
+        .await;
+        demo
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(&self.output).unwrap()
+    }
+
+    /// The command that is printed below that title.
+    fn command(&self, title: &str) -> String {
+        let text = self.text();
+        let mut lines = text.lines().map(str::trim);
+        assert!(lines.any(|line| line.strip_prefix("# ") == Some(title)), "no {title:?} in:\n{text}");
+        lines.next().unwrap().to_owned()
+    }
+
+    /// What the pasted command prints.
+    fn paste(&self, title: &str) -> String {
+        let command = self.command(title);
+        let Output { stdout, stderr, .. } = Command::new("sh").args(["-c", &command]).output().unwrap();
+        format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_printed_command_does_what_its_title_says() {
+    let demo = Demo::start().await;
+    for (title, shows) in [
+        ("By host name, <port>-<sandbox-id>.<any domain>", "/hello?a=b"),
+        ("By path, on any host", "/hello?a=b"),
+        ("By headers, on a shared host", "/hello"),
+        ("A form", "hello"),
+        ("A redirect stays under the path prefix", "/sandbox/echo/8080/"),
+        ("So does a cookie", "Path=/sandbox/echo/8080/"),
+        ("A private sandbox with its token", "private"),
+        ("Without the token it looks like one that is not there", "{\"error\":\"not found\"}"),
+        ("A sandbox that is not there", "{\"error\":\"not found\"}"),
+        ("A paused one", "X-Cube-Retcode: 310503"),
+        ("Wake it by the admin API, and ask again", "{\"ok\":true}"),
+        ("Server-sent events, for three seconds", "data:"),
+        ("A WebSocket, for three seconds", "101 Switching Protocols"),
+        ("Every answer is counted by return code and reason", "retcode=\"310200\""),
+    ] {
+        let shown = demo.paste(title);
+        assert!(shown.contains(shows), "{title}: no {shows:?} in:\n{shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn its_page_shows_in_a_browser_what_is_running() {
+    let demo = Demo::start().await;
+    let url = format!("http://127.0.0.1:{}/", demo.port);
+    let picture = demo.directory.join("page.png");
+    let page = browse(&demo.directory, &url, &picture);
+    for shown in ["Cube Proxy is running", "echo", "live", "private", "asleep", "paused"] {
+        assert!(page.contains(shown), "no {shown:?} in:\n{page}");
+    }
+    let size = std::fs::metadata(&picture).unwrap().len();
+    assert!(size > 20_000, "a picture of {size} bytes shows nothing");
+    // The links lead somewhere: to sandboxes by host name, as a browser resolves it.
+    let host = format!("8080-echo.localhost:{}", demo.port);
+    assert!(page.contains(&host), "no link to {host} in:\n{page}");
+    let answer = Client::connect(([127, 0, 0, 1], demo.port).into())
+        .await
+        .call("GET", "/", &[("Host", &host)], b"")
+        .await;
+    assert_eq!(answer.status, 200);
+}
+
+/// The page's document once its scripts have run; a picture of it is written to `picture`.
+fn browse(directory: &Path, url: &str, picture: &Path) -> String {
+    let run = |what: &str| {
+        let profile = directory.join(cube_testkit::unique_id("profile-"));
+        Command::new("timeout")
+            .args(["60", "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"])
+            .args(["--no-first-run", "--disable-background-networking", "--disable-component-update"])
+            .args(["--disable-sync", "--hide-scrollbars", "--window-size=1200,1500"])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .args([what, url])
+            .output()
+            .expect("chromium is installed by scripts/test")
+    };
+    run(&format!("--screenshot={}", picture.display()));
+    String::from_utf8_lossy(&run("--dump-dom").stdout).into_owned()
+}
