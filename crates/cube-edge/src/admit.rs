@@ -1,5 +1,7 @@
 //! The first phase: is this a request that may go on, and whom does it name?
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use cube_route::{BadRequest, Listener, Port, RequestHead, envd_control_route, sandbox_view};
 use http::{Method, Version, header};
@@ -163,6 +165,9 @@ impl Shared {
             && (origin.conn.speaks == Speaks::Grpc || is_grpc(&request.headers));
         if control_plane {
             ctx.destination = Destination::ControlPlane;
+        }
+        if body_empty && ctx.upgrade {
+            ctx.body_end = Some(Arc::default());
         }
         if body_empty && !ctx.upgrade {
             ctx.body.request_done = true;

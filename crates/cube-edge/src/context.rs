@@ -19,6 +19,7 @@ use crate::metrics::{FormClass, GaugeGuard, RouteClass};
 use crate::reason::Reason;
 use crate::retcode::Retcode;
 use crate::settings::Settings;
+use crate::upgrade::BodyEnd;
 
 /// Where a request goes.
 pub(crate) enum Destination {
@@ -86,6 +87,8 @@ pub struct Context {
     /// `MaskRequestHost`, rendered: what the sandbox sees as Host.
     pub(crate) masked_host: Option<HeaderValue>,
     pub(crate) upgrade: bool,
+    /// For an upgrade request without a body: what its upstream connection waits for.
+    pub(crate) body_end: Option<Arc<BodyEnd>>,
     pub(crate) grpc: bool,
     /// What the proxy has to say instead of an upstream.
     pub(crate) fault: Option<Fault>,

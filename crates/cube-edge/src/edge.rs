@@ -78,6 +78,7 @@ impl ProxyHttp for Edge {
             place: None,
             masked_host: None,
             upgrade: false,
+            body_end: None,
             grpc: false,
             fault: None,
             veiled: false,
@@ -141,6 +142,9 @@ impl ProxyHttp for Edge {
         end_of_stream: bool,
         ctx: &mut Context,
     ) -> Result<()> {
+        if end_of_stream && let Some(body_end) = &ctx.body_end {
+            body_end.hand();
+        }
         let counted = self.0.body_up(body.as_ref().map_or(0, Bytes::len), end_of_stream, ctx);
         // An empty last piece would make the engine end a chunked body twice, and the second end
         // would be read as the beginning of whatever request uses that connection next: answers

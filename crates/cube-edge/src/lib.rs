@@ -24,6 +24,7 @@ mod reason;
 mod request_id;
 mod retcode;
 mod settings;
+mod upgrade;
 
 pub use access_log::{AccessLog, Entry, Format as LogFormat, Settings as AccessLogSettings, UpstreamTry};
 pub use admin::{AdminApi, AdminApp, MetricsApp, Readiness};

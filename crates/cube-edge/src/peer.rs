@@ -2,6 +2,7 @@
 //! (connections.md, Retries).
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,13 +18,14 @@ use crate::context::{Context, Destination, Next, Outcome};
 use crate::edge::{Shared, header_text};
 use crate::judge::client_left;
 use crate::metrics::ConnectOutcome;
+use crate::upgrade::UpgradeConnector;
 
 /// Between two tries of a port that may open.
 const PORT_PAUSE: Duration = Duration::from_millis(100);
 /// The second route is begun within this time of the first.
 const REROUTE_WITHIN: Duration = Duration::from_secs(5);
-/// Marks the pool groups of requests whose pooled connection was dead: each has a group of its
-/// own, so that it goes out on a new connection.
+/// Marks the pool groups of requests that must go out on a new connection (their pooled one was
+/// dead; an upgrade): each has a group of its own.
 const FRESH: u64 = 1 << 63;
 static NEXT_FRESH: AtomicU64 = AtomicU64::new(0);
 /// Streams of one HTTP/2 connection to a gRPC server.
@@ -50,10 +52,7 @@ impl Shared {
         };
         if next == Next::Fresh {
             ctx.attempts.begin(address, now);
-            let mut peer = self.dial(ctx, address, FRESH | NEXT_FRESH.fetch_add(1, Ordering::Relaxed));
-            // Nobody will look for it there.
-            peer.options.idle_timeout = Some(Duration::ZERO);
-            return Ok(peer);
+            return Ok(self.dial_fresh(ctx, address));
         }
         if next != Next::Port {
             ctx.attempts.routes += 1;
@@ -62,7 +61,21 @@ impl Shared {
             // The series belongs to the first attempt alone.
             ctx.attempts.port_until = (ctx.attempts.routes == 1 && !wait.is_zero()).then(|| now + wait);
         }
+        if let Some(body_end) = ctx.body_end.clone() {
+            let mut peer = self.dial_fresh(ctx, address);
+            let timeout = ctx.settings.upstream.connect_timeout;
+            peer.options.custom_l4 = Some(Arc::new(UpgradeConnector { timeout, body_end }));
+            return Ok(peer);
+        }
         Ok(self.dial(ctx, address, group))
+    }
+
+    /// A peer that gets a new connection, which is not kept.
+    fn dial_fresh(&self, ctx: &Context, address: SocketAddr) -> Box<HttpPeer> {
+        let mut peer = self.dial(ctx, address, FRESH | NEXT_FRESH.fetch_add(1, Ordering::Relaxed));
+        // Nobody will look for it there.
+        peer.options.idle_timeout = Some(Duration::ZERO);
+        peer
     }
 
     /// Reads the record again after a failed connect and judges it afresh. Where it says what is
