@@ -2,6 +2,8 @@
 
 use cube_testkit::tokio_tungstenite::tungstenite::{Error, Message};
 use cube_testkit::{By, Origin, scripts};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use crate::support::cube;
 
@@ -133,4 +135,36 @@ async fn either_side_that_goes_ends_the_tunnel() {
     drop(origin);
     let end = socket.next().await;
     assert!(end.is_none_or(|end| end.is_err()), "the client side goes on");
+}
+
+#[tokio::test]
+async fn a_tunnel_whose_upstream_is_quicker_than_the_request_stays_open() {
+    let env = cube().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sandbox = env.sandbox_at(listener.local_addr().unwrap()).await;
+    let serving = tokio::spawn(async move {
+        while let Ok((mut tcp, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                // Its 101 is there before the engine has ended the request's (empty) body.
+                let answer = b"HTTP/1.1 101 Go\r\nUpgrade: raw-echo/1\r\nConnection: Upgrade\r\n\r\n";
+                tcp.write_all(answer).await.unwrap();
+                let (mut reader, mut writer) = tcp.split();
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(reader.read_u8().await.unwrap());
+                }
+                let _ = tokio::io::copy(&mut reader, &mut writer).await;
+            });
+        }
+    });
+    let host = sandbox.host();
+    let headers = [("Host", host.as_str()), ("Connection", "upgrade"), ("Upgrade", "raw-echo/1")];
+    for _ in 0..30 {
+        let mut client = env.client().await;
+        client.request("GET", "/raw", &headers).await;
+        assert_eq!(client.head().await.status, 101);
+        client.send("abc").await;
+        assert_eq!(cube_testkit::within("the echo", client.wire().exactly(3)).await.unwrap(), b"abc");
+    }
+    serving.abort();
 }
