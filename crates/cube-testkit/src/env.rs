@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::{Answer, Client, Origin, Proxy, ProxyBuilder, RedisServer, WebSocket};
+use crate::{Answer, Client, Origin, Proxy, ProxyBuilder, RedisServer, WebSocket, eventually};
 
 /// The node that the proxy under test believes it runs on.
 pub const NODE_IP: &str = "127.0.0.9";
@@ -169,6 +169,30 @@ impl Env {
         let mut all: Vec<(&str, &str)> = named.iter().map(|(n, v)| (*n, v.as_str())).collect();
         all.extend_from_slice(headers);
         WebSocket::open(self.proxy.http(), &target, &all).await
+    }
+
+    /// Pushes a state of a sandbox to the admin API.
+    pub async fn push(&self, sandbox: &Sandbox, state: &str) {
+        let body = json!({ "sandbox_id": sandbox.id, "state": state }).to_string();
+        let answer = self.proxy.admin("POST", "/admin/state", &body).await;
+        assert_eq!((answer.status, answer.text().as_str()), (200, r#"{"ok":true}"#), "{state}");
+    }
+
+    /// When the sandbox was last active, unix milliseconds, as the admin API lists it.
+    pub async fn last_active(&self, sandbox: &Sandbox) -> Option<u64> {
+        let answer = self.proxy.admin("GET", "/admin/last_active", "").await;
+        let listed: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        listed["entries"][&sandbox.id].as_u64()
+    }
+
+    /// Waits until that many requests are held, over all sandboxes.
+    pub async fn wait_for_held(&self, count: u64) {
+        eventually(&format!("{count} held requests"), || async {
+            let answer = self.proxy.admin("GET", "/admin/healthz", "").await;
+            let health: Value = serde_json::from_slice(&answer.body).expect("JSON");
+            (health["held"].as_u64() == Some(count)).then_some(())
+        })
+        .await;
     }
 
     /// Writes fields of a sandbox's record.

@@ -20,6 +20,7 @@ mod http2;
 mod large;
 mod limits;
 mod records;
+mod resume;
 mod retries;
 mod routing;
 mod store;

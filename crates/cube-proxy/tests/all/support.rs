@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cube_testkit::serde_json::{Value, json};
-use cube_testkit::{Authority, Env, H2Client, Proxy, ProxyBuilder};
+use cube_testkit::{Authority, Env, H2Client, Manager, Proxy, ProxyBuilder};
 use tokio::sync::OnceCell;
 
 /// The binary under test: the one that cargo built for these tests, or another (a release build)
@@ -59,18 +59,52 @@ impl Tls {
 /// The defaults and a TLS listener.
 pub(crate) async fn tls() -> Arc<Tls> {
     static ENV: OnceCell<Arc<Tls>> = OnceCell::const_new();
-    let start = || async {
-        let authority = Authority::new();
-        let builder = builder(&json!({}));
-        let (chain, key) = authority.issue(builder.directory(), "server", &["*.cube.test"]);
-        let listen = format!("127.0.0.1:{}", cube_testkit::free_port("127.0.0.1"));
-        let builder = builder.config(&json!({
-            "listen": { "https": [listen] },
-            "tls": { "certificates": [{ "cert": chain, "key": key }] },
-        }));
-        Arc::new(Tls { env: Env::start_with(builder).await, authority })
-    };
-    Arc::clone(ENV.get_or_init(start).await)
+    Arc::clone(ENV.get_or_init(|| async { Arc::new(with_tls(&json!({})).await) }).await)
+}
+
+/// A TLS listener beside the plain one.
+async fn with_tls(overrides: &Value) -> Tls {
+    let authority = Authority::new();
+    let builder = builder(overrides);
+    let (chain, key) = authority.issue(builder.directory(), "server", &["*.cube.test"]);
+    let listen = format!("127.0.0.1:{}", cube_testkit::free_port("127.0.0.1"));
+    let builder = builder.config(&json!({
+        "listen": { "https": [listen] },
+        "tls": { "certificates": [{ "cert": chain, "key": key }] },
+    }));
+    Tls { env: Env::start_with(builder).await, authority }
+}
+
+/// A proxy that has a manager to wake sandboxes.
+pub(crate) struct Waking {
+    pub(crate) tls: Tls,
+    pub(crate) manager: Manager,
+}
+
+impl std::ops::Deref for Waking {
+    type Target = Env;
+    fn deref(&self) -> &Env {
+        &self.tls.env
+    }
+}
+
+/// A manager, a token for the admin API, and short times: a change is waited for 400 ms, a resume
+/// for 1.5 s.
+pub(crate) async fn waking() -> &'static Waking {
+    static ENV: OnceCell<Waking> = OnceCell::const_new();
+    ENV.get_or_init(|| waking_with(json!({}))).await
+}
+
+/// The same for one test alone.
+pub(crate) async fn waking_with(overrides: Value) -> Waking {
+    let manager = Manager::start();
+    let mut config = json!({
+        "admin": { "token": "example-admin-token" },
+        "lifecycle": { "pause_wait": "400ms" },
+        "resume": { "url": manager.url(), "timeout": "1500ms" },
+    });
+    cube_testkit::merge(&mut config, &overrides);
+    Waking { tls: with_tls(&config).await, manager }
 }
 
 /// A proxy and a Redis for one test alone.
