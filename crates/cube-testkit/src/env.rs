@@ -290,6 +290,12 @@ impl SandboxBuilder<'_> {
         self
     }
 
+    /// The sandbox and the record that would be written, for a store that the test writes to itself.
+    #[must_use]
+    pub fn described(self) -> (Sandbox, Vec<(String, String)>) {
+        (self.sandbox, self.fields.into_iter().collect())
+    }
+
     /// A field that the record lacks.
     #[must_use]
     pub fn without(mut self, name: &str) -> Self {

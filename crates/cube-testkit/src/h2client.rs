@@ -114,8 +114,16 @@ impl H2Upload {
 
     /// The answer, whole; it is not `clean` when the stream was reset.
     pub async fn answer(self) -> Answer {
+        self.outcome().await.expect("an answer")
+    }
+
+    /// The same where there may be none.
+    ///
+    /// # Errors
+    /// What the stream says that was reset before the answer's head.
+    pub async fn outcome(self) -> Result<Answer, h2::Error> {
         let Self { stream: _open, answer, begun } = self;
-        let (head, mut body) = within("an answer", answer).await.expect("an answer").into_parts();
+        let (head, mut body) = within("an answer", answer).await?.into_parts();
         let mut answer = Answer {
             version: "HTTP/2.0".to_owned(),
             status: head.status.as_u16(),
@@ -138,7 +146,7 @@ impl H2Upload {
             }
         }
         answer.took = begun.elapsed();
-        answer
+        Ok(answer)
     }
 }
 

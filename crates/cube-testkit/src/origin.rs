@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
@@ -17,6 +18,8 @@ use crate::{Headers, Wire, eventually, scripts};
 pub struct Received {
     /// Which connection of the origin it came on, from 1.
     pub connection: usize,
+    /// When its head had arrived.
+    pub at: Instant,
     /// The head with its empty line.
     pub head: Vec<u8>,
     /// Its method.
@@ -34,7 +37,7 @@ impl Received {
         let (line, headers) = Headers::parse(&head);
         let mut parts = line.split(' ').map(str::to_owned);
         let (method, target) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        Self { connection, method, target, headers, head, body: Vec::new() }
+        Self { connection, at: Instant::now(), method, target, headers, head, body: Vec::new() }
     }
 }
 

@@ -279,6 +279,11 @@ impl Proxy {
         self.process.lock().unwrap().ended().is_none()
     }
 
+    /// Sends it SIGTERM.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         self.process.lock().unwrap().signal(signal);

@@ -1,10 +1,11 @@
 //! A redis-server of the test's own, and just enough of its protocol.
 
-use std::fmt;
-use std::future::Future;
+mod cluster;
+mod resp;
+mod sentinel;
+
 use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::process::Command;
 use std::sync::Mutex;
 
@@ -13,46 +14,19 @@ use tokio::net::TcpStream;
 
 use crate::process::Guarded;
 use crate::{Wire, eventually, free_port, within};
-
-/// What Redis answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
-    /// `+` or `$`.
-    Text(Vec<u8>),
-    /// `:`.
-    Number(i64),
-    /// Absent.
-    Nil,
-    /// `*`.
-    List(Vec<Reply>),
-}
-
-impl Reply {
-    /// As text, bytes that are no UTF-8 replaced.
-    #[must_use]
-    pub fn text(&self) -> String {
-        match self {
-            Reply::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            other => format!("{other:?}"),
-        }
-    }
-}
-
-/// An answer that begins with `-`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RedisError(pub String);
-
-impl fmt::Display for RedisError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+pub use cluster::RedisCluster;
+use resp::{encode, exchange, read};
+pub use resp::{RedisError, Reply};
+pub use sentinel::Sentinels;
 
 /// A redis-server on a free loopback port with a directory of its own; killed when dropped.
 pub struct RedisServer {
     port: u16,
     directory: PathBuf,
     password: Option<String>,
+    arguments: Vec<String>,
+    /// A file that it reads first, and rewrites (a Sentinel does).
+    configuration: Option<String>,
     process: Mutex<Option<Guarded>>,
 }
 
@@ -72,11 +46,26 @@ impl RedisServer {
         server
     }
 
+    /// Starts one with further arguments.
+    pub async fn with_arguments(arguments: &[&str]) -> Self {
+        let mut server = Self::unstarted();
+        server.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        server.restart().await;
+        server
+    }
+
     /// Only takes the port: [`RedisServer::restart`] starts the server there.
     #[must_use]
     pub fn unstarted() -> Self {
         let directory = std::env::temp_dir().join(crate::unique_id("cube-redis-"));
-        Self { port: free_port("127.0.0.1"), directory, password: None, process: Mutex::new(None) }
+        Self {
+            port: free_port("127.0.0.1"),
+            directory,
+            password: None,
+            arguments: Vec::new(),
+            configuration: None,
+            process: Mutex::new(None),
+        }
     }
 
     /// Its port on 127.0.0.1.
@@ -93,17 +82,41 @@ impl RedisServer {
 
     /// Starts the server on its port, empty, and waits until it answers.
     pub async fn restart(&self) {
+        self.start_over(None).await;
+    }
+
+    /// Starts the server on its port with what another one [dumped](RedisServer::dump).
+    pub async fn restart_with(&self, dump: &[u8]) {
+        self.start_over(Some(dump)).await;
+    }
+
+    /// All that it holds, for [`RedisServer::restart_with`].
+    pub async fn dump(&self) -> Vec<u8> {
+        self.command(&["SAVE"]).await;
+        std::fs::read(self.directory.join("dump.rdb")).expect("what was saved")
+    }
+
+    async fn start_over(&self, dump: Option<&[u8]>) {
         self.stop();
         // The directory goes with the process, so it is made anew.
         std::fs::create_dir_all(&self.directory).expect("a directory");
+        if let Some(dump) = dump {
+            std::fs::write(self.directory.join("dump.rdb"), dump).expect("a writable directory");
+        }
         let log = std::fs::File::create(self.directory.join("redis.log")).expect("a log");
         let program = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let mut command = Command::new(program);
+        if let Some(text) = &self.configuration {
+            let file = self.directory.join("redis.conf");
+            std::fs::write(&file, text).expect("a writable directory");
+            command.arg(file);
+        }
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
         command.args(["--save", "", "--appendonly", "no", "--dir"]).arg(&self.directory);
         if let Some(password) = &self.password {
             command.args(["--requirepass", password]);
         }
+        command.args(&self.arguments);
         command.stdout(log.try_clone().expect("a log")).stderr(log);
         *self.process.lock().unwrap() = Some(Guarded::spawn(&mut command, Some(&self.directory)));
         eventually("redis-server to answer", || async {
@@ -135,6 +148,56 @@ impl RedisServer {
     pub async fn command(&self, words: &[&str]) -> Reply {
         let reply = within("redis-server's reply", self.try_command(words)).await;
         reply.expect("a redis-server").unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// Many commands in one go, each of which must succeed.
+    pub async fn pipeline<W: AsRef<str>>(&self, commands: &[Vec<W>]) -> Vec<Reply> {
+        let mut wire = self.connect().await.expect("a redis-server");
+        let mut out = Vec::new();
+        for words in commands {
+            encode(words, &mut out);
+        }
+        within("redis-server to read", wire.send(out)).await.expect("a redis-server");
+        let mut replies = Vec::with_capacity(commands.len());
+        for _ in commands {
+            let reply = within("redis-server's reply", read(&mut wire)).await.expect("a redis-server");
+            replies.push(reply.unwrap_or_else(|error| panic!("{error}")));
+        }
+        replies
+    }
+
+    /// A number that `INFO` tells, 0 where it says nothing of that name: `expired_keys`, or with
+    /// `part`, `cmdstat_hgetall` and `calls`.
+    pub async fn info(&self, section: &str, name: &str, part: Option<&str>) -> u64 {
+        let text = self.command(&["INFO", section]).await.text();
+        let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'));
+        let number = match part {
+            None => value,
+            Some(part) => value.and_then(|value| {
+                value.split(',').find_map(|one| one.strip_prefix(part)?.strip_prefix('='))
+            }),
+        };
+        number.map_or(0, |number| number.parse().expect("a number"))
+    }
+
+    /// Commands of that name that it has carried out so far.
+    pub async fn calls(&self, command: &str) -> u64 {
+        self.info("commandstats", &format!("cmdstat_{command}"), Some("calls")).await
+    }
+
+    /// Ends the connections that have asked for pushes; how many those were.
+    pub async fn kill_tracking(&self) -> usize {
+        let list = self.command(&["CLIENT", "LIST"]).await.text();
+        let field = |line: &str, name: &str| {
+            line.split(' ').find_map(|field| field.strip_prefix(name).map(str::to_owned))
+        };
+        let mut killed = 0;
+        for line in list.lines().filter(|line| field(line, "flags=").is_some_and(|f| f.contains('t'))) {
+            let id = field(line, "id=").expect("an id");
+            self.command(&["CLIENT", "KILL", "ID", &id]).await;
+            killed += 1;
+        }
+        killed
     }
 
     /// `HSET key field value ...`.
@@ -197,49 +260,6 @@ impl Monitor<'_> {
     }
 }
 
-/// The connection's error outside, Redis's answer inside.
-type Outcome = io::Result<Result<Reply, RedisError>>;
-
-async fn exchange(wire: &mut Wire<TcpStream>, words: &[&str]) -> Outcome {
-    let mut out = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        out.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
-    }
-    wire.send(out).await?;
-    read(wire).await
-}
-
-fn read(wire: &mut Wire<TcpStream>) -> Pin<Box<dyn Future<Output = Outcome> + Send + '_>> {
-    Box::pin(async move {
-        let line = wire.line().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let rest = String::from_utf8_lossy(&line[1..]).trim_end().to_owned();
-        let count = rest.parse::<i64>();
-        Ok(Ok(match (line[0], count) {
-            (b'+', _) => Reply::Text(rest.into_bytes()),
-            (b'-', _) => return Ok(Err(RedisError(rest))),
-            (b':', Ok(number)) => Reply::Number(number),
-            (b'$' | b'*', Ok(-1)) => Reply::Nil,
-            (b'$', Ok(length)) => {
-                let length = usize::try_from(length).expect("a length");
-                let mut bytes = wire.exactly(length + 2).await?;
-                bytes.truncate(length);
-                Reply::Text(bytes)
-            }
-            (b'*', Ok(count)) => {
-                let mut items = Vec::new();
-                for _ in 0..count {
-                    match read(wire).await? {
-                        Ok(item) => items.push(item),
-                        Err(error) => return Ok(Err(error)),
-                    }
-                }
-                Reply::List(items)
-            }
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, rest)),
-        }))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,6 +276,16 @@ mod tests {
         assert!(redis.try_command(&["PING"]).await.is_err());
         redis.restart().await;
         assert_eq!(redis.command(&["EXISTS", "key"]).await, Reply::Number(0));
+    }
+
+    #[tokio::test]
+    async fn what_a_server_held_goes_over_to_another() {
+        let (one, two) = (RedisServer::start().await, RedisServer::unstarted());
+        one.pipeline(&[vec!["SET", "a", "1"], vec!["INCR", "a"]]).await;
+        two.restart_with(&one.dump().await).await;
+        assert_eq!(two.command(&["GET", "a"]).await.text(), "2");
+        assert_eq!((one.calls("incr").await, one.calls("decr").await), (1, 0));
+        assert_eq!(two.info("keyspace", "db0", Some("keys")).await, 1);
     }
 
     #[tokio::test]
