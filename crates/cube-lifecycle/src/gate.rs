@@ -117,17 +117,26 @@ impl Lifecycle {
     pub fn gate_without_hold(&self, id: &SandboxId) -> Option<Refusal> {
         match self.stance(id, false) {
             Stance::Pass => None,
-            Stance::Wait => Some(Refusal::Pausing),
-            Stance::Wake | Stance::Asleep => Some(Refusal::Paused),
+            Stance::Wait | Stance::Wake => Some(self.unchanged(id)),
+            Stance::Asleep => Some(Refusal::Paused),
             Stance::Killed => Some(Refusal::Killed),
+        }
+    }
+
+    /// The refusal of a request whose wait is over.
+    fn unchanged(&self, id: &SandboxId) -> Refusal {
+        match self.state(id) {
+            Some(Status::Known(SandboxState::Paused)) => Refusal::Paused,
+            _ => Refusal::Pausing,
         }
     }
 
     /// Holds a request until the state changes, the resume has ended, or the time is up.
     ///
     /// `request_id` goes to the manager if this request is the first that asks for the resume.
-    /// `may_resume`: false once this request was answered [`Held::Resumed`]; a sandbox that sleeps
-    /// again then refuses it. Dropping the future frees the place and cancels no resume.
+    /// `may_resume`: false once this request was answered [`Held::Resumed`]. A sandbox that sleeps
+    /// again then makes it wait as a change does, since another request may have it woken.
+    /// Dropping the future frees the place and cancels no resume.
     ///
     /// The wait for a change is at most `pause_wait` a call. Who calls it again, after
     /// [`Held::Changed`], bounds the sum.
@@ -162,7 +171,7 @@ impl Lifecycle {
             }
             tokio::select! {
                 () = changed => {}
-                () = sleep_until(until) => return Held::Refuse(Refusal::Pausing),
+                () = sleep_until(until) => return Held::Refuse(self.unchanged(id)),
             }
         }
     }
@@ -206,8 +215,9 @@ impl Lifecycle {
             SandboxState::Pausing => Stance::Wait,
             SandboxState::Resuming if resumes && may_resume => Stance::Wake,
             SandboxState::Resuming => Stance::Wait,
-            SandboxState::Paused if resumes && may_resume && known.auto_resume != Some(false) => Stance::Wake,
-            SandboxState::Paused => Stance::Asleep,
+            SandboxState::Paused if !resumes || known.auto_resume == Some(false) => Stance::Asleep,
+            SandboxState::Paused if may_resume => Stance::Wake,
+            SandboxState::Paused => Stance::Wait,
         }
     }
 }

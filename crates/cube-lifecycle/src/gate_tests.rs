@@ -128,6 +128,17 @@ async fn a_request_that_was_resumed_is_not_resumed_again() {
 }
 
 #[tokio::test]
+async fn a_request_that_was_resumed_waits_for_the_next_one_to_wake_the_sandbox() {
+    let manager = Manager::start(Act::Answer(200)).await;
+    let lifecycle = Bench::resuming_at(&manager).build();
+    lifecycle.push_state(&id("a"), Paused);
+    let waiting = held(&lifecycle, "a", "r", false);
+    until("held", || lifecycle.held() == 1).await;
+    assert_eq!(lifecycle.hold(&id("a"), "s", true).await, Held::Resumed);
+    assert_eq!((waiting.await.unwrap(), manager.calls()), (Held::Changed, 1));
+}
+
+#[tokio::test]
 async fn the_one_beyond_the_bound_is_refused_at_once() {
     let mut bench = Bench::new();
     bench.settings.max_held_per_sandbox = 3;
