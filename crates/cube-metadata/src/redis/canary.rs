@@ -1,4 +1,7 @@
-//! One key whose value is known, so that a change without an invalidation shows (metadata.md).
+//! Keys whose values are known, so that a change without an invalidation shows (metadata.md).
+//!
+//! Several are kept: those whose change is announced are dropped, and what else is in the cache
+//! must not be left without a single key that tells.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,56 +9,96 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fred::types::Value;
 use parking_lot::Mutex;
 
-/// The key that is read again, with a fingerprint of what it held.
+/// The most keys kept.
+const KEYS: usize = 16;
+
+/// The keys that are read again, one at a time.
 pub(crate) struct Canary {
-    kept: Mutex<Option<(String, u64)>>,
-    /// Whether the next record that is read should take the place: after each check another key.
+    kept: Mutex<Kept>,
+    /// Whether the next record that is read is worth a place.
     wanted: AtomicBool,
+    /// Whether a record was read since the last check.
+    read: AtomicBool,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// With a fingerprint of what each held, the next to be checked first.
+    keys: Vec<(String, u64)>,
+    /// Whether a record was read in this session, and may be in a cache.
+    any: bool,
+}
+
+/// What there is to check.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// This key.
+    Key(String),
+    /// Nothing: no record was read.
+    Nothing,
+    /// Nothing although records were read: a change of those would not show.
+    Blind,
 }
 
 impl Default for Canary {
     fn default() -> Self {
-        Self { kept: Mutex::new(None), wanted: AtomicBool::new(true) }
+        Self { kept: Mutex::default(), wanted: AtomicBool::new(true), read: AtomicBool::new(false) }
     }
 }
 
 impl Canary {
-    pub(crate) fn is_wanted(&self) -> bool {
+    /// A record was read; whether its value is worth [`Canary::set`].
+    pub(crate) fn read(&self) -> bool {
+        self.read.store(true, Ordering::Relaxed);
         self.wanted.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set(&self, key: &str, value: &Value) {
-        *self.kept.lock() = Some((key.to_owned(), fingerprint(value)));
-        self.wanted.store(false, Ordering::Relaxed);
+        let mut kept = self.kept.lock();
+        kept.any = true;
+        // Another value of a key that is kept is for the check to find.
+        if kept.keys.iter().all(|(known, _)| known != key) {
+            if kept.keys.len() >= KEYS {
+                kept.keys.pop();
+            }
+            kept.keys.push((key.to_owned(), fingerprint(value)));
+        }
+        self.wanted.store(kept.keys.len() < KEYS, Ordering::Relaxed);
     }
 
     /// An invalidation of `key` was seen: its value is not known any more.
     pub(crate) fn changed(&self, key: &[u8]) {
         let mut kept = self.kept.lock();
-        if kept.as_ref().is_some_and(|(known, _)| known.as_bytes() == key) {
-            *kept = None;
+        if let Some(at) = kept.keys.iter().position(|(known, _)| known.as_bytes() == key) {
+            kept.keys.remove(at);
             self.wanted.store(true, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn clear(&self) {
-        *self.kept.lock() = None;
+        *self.kept.lock() = Kept::default();
+        self.read.store(false, Ordering::Relaxed);
         self.wanted.store(true, Ordering::Relaxed);
     }
 
-    /// The key to check; another one may take its place from now on.
-    pub(crate) fn key(&self) -> Option<String> {
-        let key = self.kept.lock().as_ref().map(|(key, _)| key.clone());
+    /// What to check now; another key may take a place from now on.
+    pub(crate) fn next(&self) -> Check {
+        let mut kept = self.kept.lock();
+        let lately = self.read.swap(false, Ordering::Relaxed);
+        kept.any |= lately;
         self.wanted.store(true, Ordering::Relaxed);
-        key
-    }
-
-    /// Whether `key` still holds what it held, or is not the one that is kept any more.
-    pub(crate) fn still_holds(&self, key: &str, value: &Value) -> bool {
-        match self.kept.lock().as_ref() {
-            Some((known, print)) if known == key => *print == fingerprint(value),
-            _ => true,
+        if kept.keys.is_empty() {
+            // What was read lately is likely to be read again at once, and then takes a place.
+            return if kept.any && !lately { Check::Blind } else { Check::Nothing };
         }
+        kept.keys.rotate_left(1);
+        kept.keys.last().map_or(Check::Nothing, |(key, _)| Check::Key(key.clone()))
+    }
+
+    /// Whether `key` still holds what it held, or is not kept any more.
+    pub(crate) fn still_holds(&self, key: &str, value: &Value) -> bool {
+        let kept = self.kept.lock();
+        kept.keys.iter().find(|(known, _)| known == key).is_none_or(|(_, print)| *print == fingerprint(value))
     }
 }
 
@@ -93,12 +136,46 @@ mod tests {
     }
 
     #[test]
-    fn another_key_is_wanted_after_each_check() {
+    fn the_keys_are_checked_in_turn_and_those_that_changed_are_not() {
         let canary = Canary::default();
-        assert!(canary.is_wanted());
-        canary.set("k", &map(&[("a", "1")]));
-        assert!(!canary.is_wanted());
-        assert_eq!(canary.key().as_deref(), Some("k"));
-        assert!(canary.is_wanted());
+        assert_eq!(canary.next(), Check::Nothing);
+        for key in ["a", "b", "c"] {
+            assert!(canary.read());
+            canary.set(key, &map(&[("x", key)]));
+        }
+        let checked: Vec<_> = (0..4).map(|_| canary.next()).collect();
+        assert_eq!(checked, ["a", "b", "c", "a"].map(|key| Check::Key(key.to_owned())));
+        canary.changed(b"b");
+        let checked: Vec<_> = (0..2).map(|_| canary.next()).collect();
+        assert_eq!(checked, ["c", "a"].map(|key| Check::Key(key.to_owned())));
+    }
+
+    #[test]
+    fn the_places_are_bounded_and_one_is_given_anew_after_each_check() {
+        let canary = Canary::default();
+        for n in 0..KEYS {
+            assert!(canary.read());
+            canary.set(&n.to_string(), &map(&[]));
+        }
+        assert!(!canary.read());
+        canary.next();
+        assert!(canary.read());
+        canary.set("late", &map(&[]));
+        assert!(!canary.read());
+        let checked: Vec<_> = (0..KEYS).map(|_| canary.next()).collect();
+        assert!(checked.contains(&Check::Key("late".to_owned())));
+        assert_eq!(canary.kept.lock().keys.len(), KEYS);
+    }
+
+    #[test]
+    fn it_is_blind_when_every_key_it_knew_has_changed_and_none_was_read_since() {
+        let canary = Canary::default();
+        canary.read();
+        canary.set("a", &map(&[]));
+        canary.changed(b"a");
+        assert_eq!(canary.next(), Check::Nothing, "one was read lately");
+        assert_eq!(canary.next(), Check::Blind);
+        canary.clear();
+        assert_eq!(canary.next(), Check::Nothing, "a new session");
     }
 }

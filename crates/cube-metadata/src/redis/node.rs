@@ -19,7 +19,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
 
-use crate::redis::canary::Canary;
+use crate::redis::canary::{Canary, Check};
 use crate::redis::channel::Channel;
 use crate::redis::command::{Answers, Command, queue};
 use crate::redis::error::{is_about_the_key, store_error};
@@ -141,9 +141,9 @@ impl Node {
         Mark { epoch: self.epoch.load(Ordering::Acquire), pushes: self.pushes.load(Ordering::Acquire) }
     }
 
-    /// A record that was read, and when: one such key is read again now and then.
+    /// A record that was read, and when: some such keys are read again now and then.
     pub(crate) fn seen(&self, key: &str, value: &Value, mark: Mark) {
-        if self.canary.is_wanted() && *self.pushing.lock() == mark.epoch && self.mark() == mark {
+        if self.canary.read() && *self.pushing.lock() == mark.epoch && self.mark() == mark {
             self.canary.set(key, value);
         }
     }
@@ -389,7 +389,16 @@ impl Node {
 
     /// FLUSHALL and lost messages leave no other trace than a key that changed unannounced.
     async fn check_canary(&self) {
-        let Some(key) = self.canary.key() else { return };
+        let key = match self.canary.next() {
+            Check::Key(key) => key,
+            Check::Nothing => return,
+            Check::Blind => {
+                tracing::debug!(server = %self.server, "every key that was watched has changed; all are read again");
+                self.canary.clear();
+                self.shared.channel.distrust();
+                return;
+            }
+        };
         let Ok(answers) = self.once(&[Command::new("HGETALL", key.as_str())]).await else { return };
         let Some(Ok(value)) = answers.first() else { return };
         if self.canary.still_holds(&key, value) {

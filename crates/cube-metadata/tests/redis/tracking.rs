@@ -76,6 +76,17 @@ async fn a_flushed_server_is_distrusted() {
 }
 
 #[tokio::test]
+async fn when_every_watched_record_has_changed_and_none_was_read_since_all_is_distrusted() {
+    let redis = Redis::start(&[]);
+    redis.run(&["HSET", &key("ab"), "HostIP", "10.0.0.1"]);
+    let (store, mut events) = tracked(&redis).await;
+    assert!(store.fetch(&id("ab")).await.unwrap().record.is_some());
+    redis.run(&["DEL", &key("ab")]);
+    event(&mut events, &StoreEvent::Changed(id("ab")), 1).await;
+    event(&mut events, &StoreEvent::Distrust, 5).await;
+}
+
+#[tokio::test]
 async fn a_change_that_was_pushed_is_no_reason_for_distrust() {
     let redis = Redis::start(&[]);
     redis.run(&["HSET", &key("ab"), "HostIP", "10.0.0.1"]);
