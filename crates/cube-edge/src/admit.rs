@@ -194,10 +194,13 @@ impl Shared {
             if ctx.veiled { (fault.retcode(), fault.reason()) } else { (own.log_retcode, own.reason) };
         ctx.outcome = Some(Outcome { status, retcode, reason });
         ctx.seen.head_sent = Some(own.status.as_u16());
-        if !ctx.body.request_done
-            && let Some(origin) = &ctx.origin
-        {
-            origin.conn.linger_on_close();
+        if let Some(origin) = &ctx.origin {
+            if !ctx.body.request_done {
+                origin.conn.linger_on_close();
+            }
+            if session.req_header().version < Version::HTTP_2 {
+                origin.conn.join_next_head();
+            }
         }
         let head = Box::new(own.head(ctx.request_id.clone())?);
         let empty = own.body.is_empty();

@@ -70,9 +70,10 @@ impl Shared {
     fn answered(&self, ctx: &mut Context, status: u16) {
         ctx.seen.head_sent = Some(status);
         let Some(attempt) = ctx.attempts.list.last_mut() else { return };
-        let waited = attempt.begun.elapsed();
         attempt.status = Some(status);
-        self.metrics.upstream_first_byte.observe(waited.as_secs_f64());
+        if let Some(sent) = ctx.attempts.sent_at {
+            self.metrics.upstream_first_byte.observe(sent.elapsed().as_secs_f64());
+        }
         let status_switches = status == 101;
         ctx.gauges.stream = Some(self.metrics.stream());
         ctx.gauges.websocket = status_switches.then(|| self.metrics.websocket());

@@ -120,8 +120,9 @@ pub(crate) struct Attempts {
     pub(crate) list: Vec<Attempt>,
     /// Routes that were dialled.
     pub(crate) routes: u8,
-    /// Times that the head was sent.
+    /// Times that the head was sent, and when the last time was.
     pub(crate) sent: u8,
+    pub(crate) sent_at: Option<Instant>,
     /// When the first attempt began.
     pub(crate) first: Option<Instant>,
     /// A refused connection is tried again until then (`upstream.port_open_wait`).

@@ -87,6 +87,7 @@ impl ProxyHttp for Edge {
                 list: Vec::new(),
                 routes: 0,
                 sent: 0,
+                sent_at: None,
                 first: None,
                 port_until: None,
                 next: Next::Route,

@@ -25,7 +25,7 @@ impl Shared {
         }
         let now = Instant::now();
         ctx.attempts.end(now);
-        let outcome = outcome(ctx);
+        let outcome = outcome(ctx, session.is_none());
         if ctx.stamped.is_some() {
             self.stamp(ctx);
         }
@@ -111,14 +111,15 @@ impl Shared {
     }
 }
 
-/// How a request ended, where nothing has said it yet.
-fn outcome(ctx: &Context) -> Outcome {
+/// How a request ended, where nothing has said it yet. `dropped`: its task was, in the middle.
+fn outcome(ctx: &Context, dropped: bool) -> Outcome {
     if let Some(outcome) = ctx.outcome {
         return outcome;
     }
     if let Some(status) = ctx.seen.head_sent {
         let reason = match ctx.seen.cut {
             Some(reason) => reason,
+            None if dropped => ended(ctx).map_or(Reason::ClientClosed, Fault::reason),
             None if status >= 400 => Reason::UpstreamStatus,
             None => Reason::Ok,
         };

@@ -1,6 +1,7 @@
 //! What the sandbox sees (routing.md): the head that goes upstream.
 
 use std::fmt::Write as _;
+use std::time::Instant;
 
 use cube_route::sandbox_view;
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
@@ -74,6 +75,7 @@ impl Shared {
             request.insert_header(header::CONNECTION, "Upgrade")?;
         }
         ctx.attempts.sent = ctx.attempts.sent.saturating_add(1);
+        ctx.attempts.sent_at = Some(Instant::now());
         self.stamp(ctx);
         Ok(())
     }

@@ -59,7 +59,7 @@ impl Live {
         }
         match &self.kill {
             Some(kill) => kill.kill(),
-            None => self.conn.end_reading(),
+            None => self.conn.end_request(),
         }
     }
 }

@@ -4,11 +4,17 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::net::TcpStream;
 
+use super::Kill;
 use crate::metrics::ListenerClass;
+
+/// How long a request that is ended from outside has for its last words. It has to be over within
+/// a second.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// What a data listener speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +64,8 @@ pub(crate) enum Phase {
     Head = 1,
     /// The head is in: the engine and the phases of the proxy have the request.
     Open = 2,
+    /// Just accepted: no byte has come, and the first head is due, counted from accept.
+    Fresh = 3,
 }
 
 /// Answers what the engine refuses without asking anybody: a head that cannot be parsed, CONNECT,
@@ -83,6 +91,7 @@ pub(crate) struct Conn {
     join_head: AtomicBool,
     reset: AtomicBool,
     linger: AtomicBool,
+    kill: Kill,
 }
 
 impl Conn {
@@ -99,11 +108,12 @@ impl Conn {
             speaks,
             tcp,
             refuse,
-            phase: AtomicU8::new(Phase::Head as u8),
+            phase: AtomicU8::new(Phase::Fresh as u8),
             requests: AtomicU32::new(0),
             join_head: AtomicBool::new(false),
             reset: AtomicBool::new(false),
             linger: AtomicBool::new(false),
+            kill: Kill::default(),
         }
     }
 
@@ -111,7 +121,8 @@ impl Conn {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Idle,
             1 => Phase::Head,
-            _ => Phase::Open,
+            2 => Phase::Open,
+            _ => Phase::Fresh,
         }
     }
 
@@ -163,11 +174,19 @@ impl Conn {
         self.refuse.refuse(self, status)
     }
 
-    /// Makes the next read end, so that the engine gives up the request under way; an answer that
-    /// has not begun can still be written.
-    pub(crate) fn end_reading(&self) {
+    /// Ends the HTTP/1.1 request under way, and the connection with it: the next read ends, so that
+    /// the engine gives the request up and an answer that has not begun can still be written. One
+    /// that does not read, since a side of it is stuck in writing, is dropped after a moment.
+    pub(crate) fn end_request(&self) {
         // An error says that the connection is gone already.
         let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Read);
+        self.kill.kill();
+    }
+
+    /// Returns when a request that was ended should be over by now.
+    pub(crate) async fn overdue(&self) {
+        self.kill.killed().await;
+        tokio::time::sleep(LAST_WORDS).await;
     }
 
     /// Ends the connection at once, whatever it is doing.

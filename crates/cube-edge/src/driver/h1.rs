@@ -20,7 +20,11 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         session.set_pipelining_enabled(true);
         let origin = Origin { conn: conn.clone(), kill: None };
         loop {
-            let served = ORIGIN.scope(origin.clone(), self.app.process_new_http(session, &shutdown)).await;
+            let served = tokio::select! {
+                served = ORIGIN.scope(origin.clone(), self.app.process_new_http(session, &shutdown)) => served,
+                // Said before the request is dropped, and its stream with it.
+                () = async { conn.overdue().await; conn.reset_on_close(); } => return,
+            };
             let Some((stream, settings)) = served.map(pingora_core::apps::ReusedHttpStream::consume) else {
                 return;
             };

@@ -186,16 +186,19 @@ impl ClientStream {
         let before = buf.filled().len();
         match self.io.poll_read(cx, buf) {
             Poll::Ready(Ok(())) if buf.filled().len() > before => {
-                if self.conn.phase() == Phase::Idle {
-                    self.conn.set_phase(Phase::Head);
+                let phase = self.conn.phase();
+                if phase == Phase::Idle {
                     self.deadline = Instant::now() + self.header_timeout;
+                }
+                if phase != Phase::Head {
+                    self.conn.set_phase(Phase::Head);
                 } else if self.begun && Instant::now() >= self.deadline {
                     return Poll::Ready(Err(self.overdue(cx)));
                 }
                 self.begun = true;
                 Poll::Ready(Ok(()))
             }
-            Poll::Pending if self.conn.phase() == Phase::Head => {
+            Poll::Pending if self.conn.phase() != Phase::Idle => {
                 let deadline = self.deadline;
                 let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
                 ready!(timer.as_mut().poll(cx));

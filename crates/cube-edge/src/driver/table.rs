@@ -80,12 +80,12 @@ impl Table {
         self.open.load(Ordering::Acquire)
     }
 
-    /// Ends every HTTP/1.1 connection that waits for its next request; with `all`, every
+    /// Ends every HTTP/1.1 connection that waits for its first or next request; with `all`, every
     /// connection.
     pub(crate) fn shut(&self, all: bool) {
         for shard in &self.shards {
             for conn in shard.lock().values() {
-                if all || conn.phase() == Phase::Idle {
+                if all || matches!(conn.phase(), Phase::Idle | Phase::Fresh) {
                     conn.shut();
                 }
             }
