@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fred::clients::Client;
 use fred::interfaces::ClientLike;
 use fred::types::{ClusterHash, CustomCommand, Value};
-use futures_util::future::{join, join_all};
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 
 use crate::StoreError;
 use crate::redis::client::Connector;
@@ -18,6 +21,10 @@ use crate::redis::settings::Layout;
 
 /// The hash slots of a Cluster.
 pub(crate) const SLOTS: u16 = 16384;
+
+/// Who answers this much later than the first has no vote: one that is dead would hold up the look
+/// for its successor.
+const GRACE: Duration = Duration::from_millis(200);
 
 /// A part of the hash slots and the server that owns it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,19 +69,28 @@ impl Peers {
         let peers = self.clients.iter().map(|(host, client)| {
             let command = CustomCommand::new_static(verb, ClusterHash::FirstKey, false);
             let answer = client.custom::<Value, Value>(command, arguments.clone());
-            async move { (host.as_str(), answer.await.map_err(|error| store_error(&error))) }
+            async move { (host.as_str(), answer.await.map_err(|error| store_error(&error))) }.left_future()
         });
         let nodes = known.iter().map(|node| {
             let answer = node.custom(verb, arguments.clone());
             let host = node.server().rsplit_once(':').map_or(node.server(), |(host, _)| host);
-            async move { (host, answer.await) }
+            async move { (host, answer.await) }.right_future()
         });
-        let (peers, nodes) = join(join_all(peers), join_all(nodes)).await;
+        let mut asked: FuturesUnordered<_> = peers.chain(nodes).collect();
         let mut votes: HashMap<Vec<Share>, usize> = HashMap::new();
         let mut failure = StoreError::Timeout;
-        for (host, answer) in peers.into_iter().chain(nodes) {
+        let mut until = None;
+        loop {
+            let next = match until {
+                None => asked.next().await,
+                Some(until) => timeout_at(until, asked.next()).await.ok().flatten(),
+            };
+            let Some((host, answer)) = next else { break };
             match answer.and_then(|answer| self.read(host, &answer)) {
-                Ok(shares) => *votes.entry(shares).or_default() += 1,
+                Ok(shares) => {
+                    *votes.entry(shares).or_default() += 1;
+                    until.get_or_insert_with(|| Instant::now() + GRACE);
+                }
                 Err(error) => failure = error,
             }
         }
