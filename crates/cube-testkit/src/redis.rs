@@ -15,8 +15,8 @@ use tokio::net::TcpStream;
 use crate::process::Guarded;
 use crate::{Wire, eventually, free_port, within};
 pub use cluster::RedisCluster;
-use resp::{encode, exchange, read};
 pub use resp::{RedisError, Reply};
+use resp::{encode, exchange, read};
 pub use sentinel::Sentinels;
 
 /// A redis-server on a free loopback port with a directory of its own; killed when dropped.
@@ -173,9 +173,8 @@ impl RedisServer {
         let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'));
         let number = match part {
             None => value,
-            Some(part) => value.and_then(|value| {
-                value.split(',').find_map(|one| one.strip_prefix(part)?.strip_prefix('='))
-            }),
+            Some(part) => value
+                .and_then(|value| value.split(',').find_map(|one| one.strip_prefix(part)?.strip_prefix('='))),
         };
         number.map_or(0, |number| number.parse().expect("a number"))
     }

@@ -40,7 +40,8 @@ impl Sentinels {
         let all = Self { servers, sentinels };
         for sentinel in &all.sentinels {
             eventually("the Sentinels to know each other and the replicas", || async {
-                let seen = [sentinel_list(sentinel, "replicas").await, sentinel_list(sentinel, "sentinels").await];
+                let seen =
+                    [sentinel_list(sentinel, "replicas").await, sentinel_list(sentinel, "sentinels").await];
                 (seen == [replicas, 2]).then_some(())
             })
             .await;
