@@ -15,7 +15,7 @@ fn beside(redis: &RedisServer, more: cube_testkit::serde_json::Value) -> Proxy {
 
 /// Asks until an answer came out of the cache: the push that follows the writing of a record may
 /// overtake the first lookup, and then nothing of it is kept.
-async fn cached(env: &Env, sandbox: &Sandbox) {
+pub(crate) async fn cached(env: &Env, sandbox: &Sandbox) {
     let hits = || async {
         let metrics = env.proxy.metrics().await;
         metrics.sum("cube_proxy_cache_lookups_total", &[("outcome", "hit")])

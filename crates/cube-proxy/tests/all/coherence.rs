@@ -1,0 +1,214 @@
+//! A change in the store holds from its push on (metadata.md, "Cache").
+
+use std::time::{Duration, Instant};
+
+use cube_testkit::serde_json::json;
+use cube_testkit::{Origin, RedisCluster, Relay, Sandbox, Sentinels, eventually};
+
+use crate::support::builder;
+use crate::world::{Store, World, right_within, who};
+
+/// From the answer to a write until the first request that must follow it.
+const PUSHED: Duration = Duration::from_millis(200);
+/// From a loss that nothing announces until everything is right again.
+const NOTICED: Duration = Duration::from_secs(5);
+
+async fn is_followed(world: &World, sandbox: &Sandbox, what: &str, wanted: Option<&str>) {
+    let changed = Instant::now();
+    let asks = async || who(&world.env.get(sandbox, "/").await).as_deref() == wanted;
+    right_within(what, changed, PUSHED, asks).await;
+    world.warm(sandbox).await;
+    assert_eq!(who(&world.env.get(sandbox, "/").await).as_deref(), wanted, "{what}");
+}
+
+async fn every_change_is_followed(world: &World, sandboxes: usize) {
+    let one = Origin::named("one").on("127.0.0.61").echo().await;
+    let two = Origin::named("two").on("127.0.0.62").port(one.port()).echo().await;
+    let three = Origin::named("three").on("127.0.0.61").echo().await;
+    for _ in 0..sandboxes {
+        let sandbox = world.sandbox(&one).await;
+        let key = sandbox.key();
+        // The same slot of a Cluster.
+        let aside = format!("aside:{{{key}}}");
+        is_followed(world, &sandbox, "a new record", Some("one")).await;
+        world.write(&sandbox, &[("HostIP", "127.0.0.62")]).await;
+        is_followed(world, &sandbox, "HostIP", Some("two")).await;
+        world.write(&sandbox, &[("HostIP", "127.0.0.61"), ("8080", &three.port().to_string())]).await;
+        is_followed(world, &sandbox, "the port", Some("three")).await;
+        world.command(&["HDEL", &key, "8080"]).await;
+        is_followed(world, &sandbox, "a field that went", None).await;
+        world.write(&sandbox, &[("8080", one.port().to_string())]).await;
+        is_followed(world, &sandbox, "a field that came back", Some("one")).await;
+        world.command(&["RENAME", &key, &aside]).await;
+        is_followed(world, &sandbox, "RENAME away", None).await;
+        world.command(&["RENAME", &aside, &key]).await;
+        is_followed(world, &sandbox, "RENAME back", Some("one")).await;
+        world.command(&["COPY", &key, &aside]).await;
+        world.command(&["DEL", &key]).await;
+        is_followed(world, &sandbox, "DEL", None).await;
+        world.command(&["RENAME", &aside, &key]).await;
+        is_followed(world, &sandbox, "RENAME onto an id that was unknown", Some("one")).await;
+        // Redis itself finds that the time is up: nobody touches the key meanwhile.
+        let before = world.expired().await;
+        world.command(&["PEXPIRE", &key, "50"]).await;
+        eventually("the key to run out", || async { (world.expired().await > before).then_some(()) }).await;
+        is_followed(world, &sandbox, "EXPIRE", None).await;
+    }
+}
+
+#[tokio::test]
+async fn every_change_of_a_record_is_followed_at_once() {
+    every_change_is_followed(&World::over(Store::Single, &json!({})).await, 2).await;
+}
+
+#[tokio::test]
+async fn every_change_of_a_record_in_a_cluster_is_followed_at_once() {
+    let cluster = RedisCluster::start(0).await;
+    every_change_is_followed(&World::over(Store::Cluster(cluster), &json!({})).await, 8).await;
+}
+
+#[tokio::test]
+async fn every_change_of_a_record_behind_sentinels_is_followed_at_once() {
+    let sentinels = Sentinels::start(1).await;
+    every_change_is_followed(&World::over(Store::Sentinels(sentinels), &json!({})).await, 2).await;
+}
+
+/// Warm sandboxes of a world, each with what it leads to.
+struct Warm {
+    origin: Origin,
+    sandboxes: Vec<Sandbox>,
+}
+
+impl Warm {
+    async fn up(world: &World, count: usize) -> Self {
+        let origin = Origin::named("old").echo().await;
+        let mut sandboxes = Vec::new();
+        for _ in 0..count {
+            let sandbox = world.sandbox(&origin).await;
+            world.warm(&sandbox).await;
+            sandboxes.push(sandbox);
+        }
+        Self { origin, sandboxes }
+    }
+
+    async fn all(&self, world: &World, wanted: Option<&str>) -> bool {
+        for sandbox in &self.sandboxes {
+            if who(&world.env.get(sandbox, "/").await).as_deref() != wanted {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[tokio::test]
+async fn after_a_flushall_nothing_is_left_within_five_seconds() {
+    let world = World::over(Store::Single, &json!({})).await;
+    let warm = Warm::up(&world, 3).await;
+    world.command(&["FLUSHALL"]).await;
+    let all_gone = async || warm.all(&world, None).await;
+    right_within("FLUSHALL", Instant::now(), NOTICED, all_gone).await;
+}
+
+#[tokio::test]
+async fn a_flushall_is_noticed_although_the_keys_read_last_had_changed_before() {
+    let world = World::over(Store::Single, &json!({})).await;
+    let warm = Warm::up(&world, 2).await;
+    // What was read first and last is gone, which was announced; one sandbox is left in the cache.
+    for n in [0, 1] {
+        let between = Warm::up(&world, 1).await;
+        world.command(&["DEL", &between.sandboxes[0].key()]).await;
+        if n == 0 {
+            world.command(&["DEL", &warm.sandboxes[0].key()]).await;
+        }
+    }
+    assert_eq!(who(&world.env.get(&warm.sandboxes[1], "/").await).as_deref(), Some("old"));
+    world.command(&["FLUSHALL"]).await;
+    let gone = async || warm.all(&world, None).await;
+    right_within("FLUSHALL", Instant::now(), NOTICED, gone).await;
+}
+
+#[tokio::test]
+async fn after_the_loss_of_the_tracking_connection_changes_are_seen_within_five_seconds() {
+    let world = World::over(Store::Single, &json!({})).await;
+    let warm = Warm::up(&world, 3).await;
+    let new = Origin::named("new").echo().await;
+    assert!(world.env.redis.kill_tracking().await > 0);
+    let begun = Instant::now();
+    for sandbox in &warm.sandboxes {
+        world.write(sandbox, &[("8080", new.port().to_string())]).await;
+    }
+    let moved = async || warm.all(&world, Some("new")).await;
+    right_within("a lost tracking connection", begun, NOTICED, moved).await;
+    // And pushes work again.
+    eventually("changes to be pushed again", || async {
+        (world.metric("cube_proxy_cache_tracked", &[]).await == 1.0).then_some(())
+    })
+    .await;
+    world.warm(&warm.sandboxes[0]).await;
+    world.write(&warm.sandboxes[0], &[("8080", warm.origin.port().to_string())]).await;
+    is_followed(&world, &warm.sandboxes[0], "a change after it", Some("old")).await;
+}
+
+#[tokio::test]
+async fn a_partition_that_resets_nothing_is_noticed_within_five_seconds() {
+    let redis = cube_testkit::RedisServer::start().await;
+    let relay = Relay::to(&redis).await;
+    let proxy = builder(&json!({ "store": { "redis": { "url": relay.url() } } })).start().await;
+    let world = World { env: cube_testkit::Env { proxy, redis }, store: Store::Single };
+    let warm = Warm::up(&world, 3).await;
+    let new = Origin::named("new").echo().await;
+    relay.silence();
+    let begun = Instant::now();
+    for sandbox in &warm.sandboxes {
+        world.write(sandbox, &[("8080", new.port().to_string())]).await;
+    }
+    let moved = async || warm.all(&world, Some("new")).await;
+    right_within("a silent partition", begun, NOTICED, moved).await;
+}
+
+#[tokio::test]
+async fn operators_see_how_a_route_is_held_and_never_its_token() {
+    let world = World::over(Store::Single, &json!({})).await;
+    let origin = Origin::echo().await;
+    let sandbox = world.env.sandbox(&origin).token("example-token-unseen").await;
+    let path = format!("/admin/routes/{}", sandbox.id);
+    let route = async || {
+        let answer = world.env.proxy.admin("GET", &path, "").await;
+        assert!(!answer.text().contains("unseen"), "{}", answer.text());
+        let route: cube_testkit::serde_json::Value =
+            cube_testkit::serde_json::from_slice(&answer.body).unwrap();
+        (answer.status, route)
+    };
+    // The push of the record's own writing may come after the first reading.
+    let held = eventually("a route that is held", || async {
+        let (status, route) = route().await;
+        assert_eq!(status, 200);
+        world
+            .env
+            .get_with(&sandbox, "/", &[("cube-traffic-access-token", "example-token-unseen")])
+            .await
+            .passed(200);
+        (route["must_be_read"] == false && route["tracked"] == true).then_some(route)
+    })
+    .await;
+    assert_eq!(held["record"]["host_ip"], "127.0.0.1");
+    assert_eq!(held["record"]["ports"]["8080"], origin.port().to_string());
+    assert_eq!(held["record"]["access"], "token");
+    assert_eq!((&held["state"], &held["breaker"]), (&json!(null), &json!("closed")));
+    let before = held["generation"].as_u64().unwrap();
+    world.write(&sandbox, &[("CreatedAt", "7"), ("Status", "running")]).await;
+    eventually("the next life", || async {
+        world.env.get_with(&sandbox, "/", &[("cube-traffic-access-token", "example-token-unseen")]).await;
+        let (_, route) = route().await;
+        (route["generation"].as_u64().unwrap() > before && route["record"]["created_at"] == "7").then_some(())
+    })
+    .await;
+    world.command(&["DEL", &sandbox.key()]).await;
+    eventually("the route to be gone", || async {
+        world.env.get(&sandbox, "/").await.is_not_found();
+        (route().await.0 == 404).then_some(())
+    })
+    .await;
+    assert_eq!(world.env.proxy.admin("GET", "/admin/routes/not.an.id", "").await.status, 400);
+}

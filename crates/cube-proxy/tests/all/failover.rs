@@ -1,0 +1,170 @@
+//! The server that holds the records dies and another takes over, under load (metadata.md):
+//! no route is wrong, and what is not cached fails no longer than the fail-over and two seconds.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use cube_testkit::serde_json::json;
+use cube_testkit::{Origin, RedisCluster, RedisServer, Sandbox, Sentinels, eventually};
+
+use crate::world::{Store, World, right_within, who};
+
+/// From the end of a fail-over until everything is answered.
+const ANSWERED: Duration = Duration::from_secs(2);
+
+/// Sandboxes with an application each.
+struct Served {
+    world: World,
+    known: Vec<(Sandbox, Origin)>,
+}
+
+impl Served {
+    async fn over(store: Store, sandboxes: usize) -> Self {
+        let world = World::over(store, &json!({})).await;
+        let mut known = Vec::new();
+        for n in 0..sandboxes {
+            let origin = Origin::named(&format!("app{n}")).echo().await;
+            let sandbox = world.sandbox(&origin).await;
+            world.warm(&sandbox).await;
+            known.push((sandbox, origin));
+        }
+        Self { world, known }
+    }
+
+    /// Asks for the known and for strangers until `event` gives the time at which the fail-over
+    /// was over, and for a while longer.
+    async fn under_load(&self, event: impl Future<Output = Instant>) -> Instant {
+        let end: Mutex<Option<Instant>> = Mutex::new(None);
+        let going_on = || end.lock().unwrap().is_none_or(|end| end.elapsed() < 2 * ANSWERED);
+        let known = async {
+            while going_on() {
+                for (n, (sandbox, _)) in self.known.iter().enumerate() {
+                    let answer = self.world.env.get(sandbox, "/").await;
+                    assert_eq!(answer.status, 200, "{}", answer.brief());
+                    assert_eq!(answer.seen().origin, format!("app{n}"), "a wrong route");
+                }
+            }
+        };
+        let strangers = async {
+            let mut failed = Vec::new();
+            while going_on() {
+                let asked = Instant::now();
+                let answer = self.world.env.get(&self.world.env.nobody(), "/").await;
+                match answer.retcode() {
+                    Some(310_507) => {}
+                    Some(310_500) => failed.push(asked),
+                    _ => panic!("{}", answer.brief()),
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            failed
+        };
+        let watch = async {
+            let over = event.await;
+            *end.lock().unwrap() = Some(over);
+            over
+        };
+        let ((), failed, over) = tokio::join!(known, strangers, watch);
+        let late: Vec<_> = failed.iter().filter_map(|at| at.checked_duration_since(over)).collect();
+        let latest = late.iter().max().copied().unwrap_or_default();
+        assert!(latest < ANSWERED, "an unknown id failed {latest:?} after the fail-over");
+        println!("{} unknown ids failed, the last {latest:?} after the fail-over", failed.len());
+        over
+    }
+
+    /// What was changed when nobody but the new primary could know is followed.
+    async fn follows_the_new_primary(&self, since: Instant, moved: &[usize]) {
+        let right = async || {
+            for (n, (sandbox, _)) in self.known.iter().enumerate() {
+                let wanted = if moved.contains(&n) { "moved".to_owned() } else { format!("app{n}") };
+                if who(&self.world.env.get(sandbox, "/").await) != Some(wanted) {
+                    return false;
+                }
+            }
+            true
+        };
+        right_within("changes at the new primary", since, ANSWERED, right).await;
+    }
+}
+
+/// Waits until every key is at every one of these.
+async fn in_step(servers: &[&RedisServer]) {
+    eventually("the replicas to be in step", || async {
+        let mut sizes = Vec::new();
+        for server in servers {
+            sizes.push(server.command(&["DBSIZE"]).await);
+        }
+        sizes.windows(2).all(|two| two[0] == two[1]).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_name_another_primary() {
+    let served = Served::over(Store::Sentinels(Sentinels::start(2).await), 3).await;
+    let Store::Sentinels(sentinels) = &served.world.store else { unreachable!() };
+    in_step(&sentinels.servers.iter().collect::<Vec<_>>()).await;
+    let moved = Origin::named("moved").echo().await;
+    let dead = &sentinels.servers[0];
+    dead.stop();
+    let died = Instant::now();
+    let over = served
+        .under_load(async {
+            sentinels.primary().await;
+            Instant::now()
+        })
+        .await;
+    println!("Sentinel: a new primary {:?} after the old one's death", over - died);
+    served.world.write(&served.known[0].0, &[("8080", moved.port().to_string())]).await;
+    served.follows_the_new_primary(Instant::now(), &[0]).await;
+    // The old one comes back empty and takes itself for the primary until it is told otherwise.
+    dead.restart().await;
+    let back = served.under_load(async { Instant::now() });
+    let known = &served.known[1..];
+    assert!(!known.is_empty());
+    // Sandbox 0 has moved: put it back first, since the load expects each where it was.
+    served.world.write(&served.known[0].0, &[("8080", served.known[0].1.port().to_string())]).await;
+    served.follows_the_new_primary(Instant::now(), &[]).await;
+    back.await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_at_the_moment_of_promotion_is_followed() {
+    let served = Served::over(Store::Sentinels(Sentinels::start(1).await), 2).await;
+    let Store::Sentinels(sentinels) = &served.world.store else { unreachable!() };
+    in_step(&sentinels.servers.iter().collect::<Vec<_>>()).await;
+    let moved = Origin::named("moved").echo().await;
+    sentinels.servers[0].stop();
+    // As soon as there is a primary at all.
+    sentinels.primary().await;
+    let promoted = Instant::now();
+    served.world.write(&served.known[0].0, &[("8080", moved.port().to_string())]).await;
+    served.follows_the_new_primary(promoted, &[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_of_the_cluster_takes_over() {
+    let served = Served::over(Store::Cluster(RedisCluster::start(1).await), 9).await;
+    let Store::Cluster(cluster) = &served.world.store else { unreachable!() };
+    let replica = &cluster.nodes[3];
+    in_step(&[&cluster.nodes[0], replica]).await;
+    let moved = Origin::named("moved").echo().await;
+    cluster.nodes[0].stop();
+    let died = Instant::now();
+    let over = served
+        .under_load(async {
+            eventually("the replica to be the primary", || async {
+                let role = replica.command(&["INFO", "replication"]).await.text();
+                role.contains("role:master").then_some(())
+            })
+            .await;
+            Instant::now()
+        })
+        .await;
+    println!("Cluster: a new primary {:?} after the old one's death", over - died);
+    for (sandbox, _) in &served.known {
+        served.world.write(sandbox, &[("8080", moved.port().to_string())]).await;
+    }
+    let all: Vec<usize> = (0..served.known.len()).collect();
+    served.follows_the_new_primary(Instant::now(), &all).await;
+}
