@@ -20,15 +20,20 @@ impl Breaker {
         };
         loop {
             let read_at = Instant::now();
-            match self.store.faulty_nodes().await {
-                Ok(nodes) => self.set_faulty(nodes),
-                // The store counts and logs it.
-                Err(error) => tracing::debug!("the faulty set cannot be read: {error}"),
-            }
+            self.refresh().await;
             self.forget_old();
             if self.wait(&mut events, read_at).await.is_err() {
                 return;
             }
+        }
+    }
+
+    /// Reads the faulty set once.
+    pub async fn refresh(&self) {
+        match self.store.faulty_nodes().await {
+            Ok(nodes) => self.set_faulty(nodes),
+            // The store counts and logs it.
+            Err(error) => tracing::debug!("the faulty set cannot be read: {error}"),
         }
     }
 

@@ -214,7 +214,7 @@ impl Shared {
 }
 
 /// A head that names no sandbox in any form is told so; one that is no good head, that.
-fn fault_of(error: BadRequest) -> Fault {
+pub(crate) fn fault_of(error: BadRequest) -> Fault {
     match error {
         BadRequest::Id(_)
         | BadRequest::Port(_)

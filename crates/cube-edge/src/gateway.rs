@@ -17,6 +17,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::access_log::{self, AccessLog};
+use crate::admin::{Explanation, Question};
 use crate::control_plane::ControlPlane;
 use crate::drain::Drain;
 use crate::driver::Driver;
@@ -111,6 +112,17 @@ impl Gateway {
         // Subscribed here, so that none is missed before the task runs.
         let revocations = shared.resolver.revocations();
         tokio::spawn(end_revoked(shared.clone(), revocations));
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// How `question` would be routed and answered, step by step, with what this process knows;
+    /// nothing is woken, held, counted or stamped. JSON: `{"steps": [{"step", "ok", "says", ..}],
+    /// "answer": {"by", "says", ..}}`; no token is in it.
+    pub async fn explain(&self, question: &Question) -> serde_json::Value {
+        Explanation::of(&self.shared, question).await
     }
 
     /// Serves listeners.

@@ -169,15 +169,8 @@ impl Shared {
     ) -> Result<(), Fault> {
         ctx.masked_host = masked_host(&entry, target.port)?;
         let node_ip: IpAddr = ctx.settings.node_ip.unwrap_or_else(|| origin.conn.local.ip()).to_canonical();
-        let route = cube_resolver::route(&entry.record, target.port, node_ip, &ctx.settings.guard).map_err(
-            |error| match error {
-                RouteError::NoHostIp => Fault::NoHostIp,
-                RouteError::NoSandboxIp => Fault::NoSandboxIp,
-                RouteError::NoMapping => Fault::NoMapping,
-                RouteError::Malformed => Fault::MalformedAddress,
-                RouteError::Forbidden => Fault::ForbiddenAddress,
-            },
-        )?;
+        let route = cube_resolver::route(&entry.record, target.port, node_ip, &ctx.settings.guard)
+            .map_err(fault_of_route)?;
         let permit = match self.breaker.check_for(route.node, route.address.ip(), &target.id) {
             Verdict::Pass(permit) => permit,
             Verdict::Faulty => return Err(Fault::FaultyNode),
@@ -189,7 +182,7 @@ impl Shared {
 }
 
 /// What the sandbox sees as Host, where that is not the client's own.
-fn masked_host(entry: &Entry, port: Port) -> Result<Option<HeaderValue>, Fault> {
+pub(crate) fn masked_host(entry: &Entry, port: Port) -> Result<Option<HeaderValue>, Fault> {
     if port == Port::ENVD {
         return Ok(None);
     }
@@ -202,7 +195,8 @@ fn masked_host(entry: &Entry, port: Port) -> Result<Option<HeaderValue>, Fault> 
     }
 }
 
-fn fault_of(refusal: Refusal) -> Fault {
+/// What a refusal of the gate is answered as.
+pub(crate) fn fault_of(refusal: Refusal) -> Fault {
     match refusal {
         Refusal::Pausing => Fault::Pausing,
         Refusal::Paused => Fault::Paused,
@@ -210,6 +204,17 @@ fn fault_of(refusal: Refusal) -> Fault {
         Refusal::ResumeQuota => Fault::ResumeQuota,
         Refusal::Killed => Fault::Killed,
         Refusal::TooManyHeld => Fault::HeldTooMany,
+    }
+}
+
+/// What a record without a route is answered as.
+pub(crate) fn fault_of_route(error: RouteError) -> Fault {
+    match error {
+        RouteError::NoHostIp => Fault::NoHostIp,
+        RouteError::NoSandboxIp => Fault::NoSandboxIp,
+        RouteError::NoMapping => Fault::NoMapping,
+        RouteError::Malformed => Fault::MalformedAddress,
+        RouteError::Forbidden => Fault::ForbiddenAddress,
     }
 }
 

@@ -103,6 +103,11 @@ impl LiveRequests {
         self.shard(id).lock().contains_key(id)
     }
 
+    /// The requests of this sandbox that are under way.
+    pub(crate) fn count(&self, id: &SandboxId) -> usize {
+        self.shard(id).lock().get(id).map_or(0, Vec::len)
+    }
+
     /// The sandboxes that have requests under way.
     pub(crate) fn ids(&self) -> Vec<SandboxId> {
         self.shards.iter().flat_map(|shard| shard.lock().keys().cloned().collect::<Vec<_>>()).collect()

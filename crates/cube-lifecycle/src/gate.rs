@@ -75,6 +75,19 @@ impl Refusal {
     }
 }
 
+/// What would become of a request that came now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outlook {
+    /// It would go on.
+    Pass,
+    /// It would be held until the change under way has ended, at most `pause_wait`.
+    Wait,
+    /// It would be held while the sandbox is resumed.
+    Wake,
+    /// It would be refused.
+    Refuse(Refusal),
+}
+
 /// What the table says should become of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stance {
@@ -120,6 +133,19 @@ impl Lifecycle {
             Stance::Wait | Stance::Wake => Some(self.unchanged(id)),
             Stance::Asleep => Some(Refusal::Paused),
             Stance::Killed => Some(Refusal::Killed),
+        }
+    }
+
+    /// What would become of a request that came now, for operators. Nothing is counted, held or
+    /// woken.
+    #[must_use]
+    pub fn outlook(&self, id: &SandboxId) -> Outlook {
+        match self.stance(id, true) {
+            Stance::Pass => Outlook::Pass,
+            Stance::Wait => Outlook::Wait,
+            Stance::Wake => self.flights.refused(id).map_or(Outlook::Wake, Outlook::Refuse),
+            Stance::Asleep => Outlook::Refuse(Refusal::Paused),
+            Stance::Killed => Outlook::Refuse(Refusal::Killed),
         }
     }
 

@@ -128,6 +128,28 @@ async fn a_request_that_was_resumed_is_not_resumed_again() {
 }
 
 #[tokio::test]
+async fn the_outlook_says_what_the_gate_would_do_and_does_nothing() {
+    let manager = Manager::start(Act::Answer(500)).await;
+    let bench = Bench::resuming_at(&manager);
+    let lifecycle = bench.build();
+    for (state, outlook) in [
+        (Running, Outlook::Pass),
+        (Pausing, Outlook::Wait),
+        (Paused, Outlook::Wake),
+        (Resuming, Outlook::Wake),
+        (Killed, Outlook::Refuse(Refusal::Killed)),
+    ] {
+        lifecycle.push_state(&id("a"), state);
+        assert_eq!(lifecycle.outlook(&id("a")), outlook, "{state:?}");
+    }
+    lifecycle.push_state(&id("a"), Paused);
+    assert_eq!((manager.calls(), lifecycle.held()), (0, 0));
+    assert_eq!(bench.metric(r#"cube_proxy_gate_verdicts_total{verdict="hold"}"#), 0.0);
+    assert_eq!(lifecycle.hold(&id("a"), "r", true).await, Held::Refuse(Refusal::ResumeFailed));
+    assert_eq!(lifecycle.outlook(&id("a")), Outlook::Refuse(Refusal::ResumeFailed));
+}
+
+#[tokio::test]
 async fn a_request_that_was_resumed_waits_for_the_next_one_to_wake_the_sandbox() {
     let manager = Manager::start(Act::Answer(200)).await;
     let lifecycle = Bench::resuming_at(&manager).build();

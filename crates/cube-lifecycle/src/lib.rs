@@ -20,7 +20,7 @@ mod states;
 
 pub use activity::LastActive;
 pub use admin::{AdminAnswer, Upsert};
-pub use gate::{Gate, Held, Refusal};
+pub use gate::{Gate, Held, Outlook, Refusal};
 pub use lifecycle::{Hooks, Lifecycle};
 pub use settings::{BearerToken, LifecycleError, RegistrySettings, ResumeSettings, Settings};
 

@@ -36,6 +36,12 @@ pub enum StartError {
         /// The pid file.
         file: PathBuf,
     },
+    /// Nobody listens where the admin API of a running proxy would be.
+    #[error("no proxy answers at listen.admin ({address}); is it running?")]
+    NotRunning {
+        /// Where it would be.
+        address: SocketAddr,
+    },
     /// A file or directory of the process cannot be used.
     #[error("{path}: {source}")]
     File {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cube_edge::{
-    AdminApi, AdminApp, Certificates, Gateway, Listener, MetricsApp, Parts, Readiness, Speaks, Stage,
+    AccessLogSettings, AdminApi, AdminApp, Certificates, Gateway, Listener, MetricsApp, Parts, Readiness, Speaks, Stage,
 };
 use cube_metadata::MetadataStore;
 use prometheus::Registry;
@@ -62,22 +62,13 @@ async fn run(
         Some(store) => store,
         None => config.open_store(&registry)?,
     };
-    let parts = Parts {
-        store: store.clone(),
-        settings: edge_settings::of(&config)?,
-        resolver: config.resolver(),
-        lifecycle: config.lifecycle().map_err(engine)?,
-        breaker: config.breaker(),
-        access_log: edge_settings::access_log(&config),
-        pool_size: config.upstream.pool_size,
-        threads: config.server.threads,
-    };
-    let gateway = Arc::new(Gateway::new(parts, &registry).map_err(engine)?);
+    let access_log = edge_settings::access_log(&config);
+    let gateway = Arc::new(assemble(&config, store.clone(), access_log, &registry)?);
     let readiness = Arc::new(Readiness::new(store.clone(), gateway.drain().clone()));
 
     let mut signals = signals::Signals::listen()?;
     let listeners = bind_data(&config)?;
-    let plain = bind_plain(&config, &gateway, &readiness, store.clone(), registry)?;
+    let plain = bind_plain(&config, &gateway, &readiness, registry)?;
     gateway.start();
     for listener in plain {
         beside.spawn(listener.serve());
@@ -110,6 +101,26 @@ async fn run(
     gateway.close_log();
     tracing::info!("ended");
     Ok(())
+}
+
+/// The proxy that the configuration describes, not yet serving.
+pub(crate) fn assemble(
+    config: &Config,
+    store: Arc<dyn MetadataStore>,
+    access_log: Option<AccessLogSettings>,
+    registry: &Registry,
+) -> Result<Gateway, StartError> {
+    let parts = Parts {
+        store,
+        settings: edge_settings::of(config)?,
+        resolver: config.resolver(),
+        lifecycle: config.lifecycle().map_err(engine)?,
+        breaker: config.breaker(),
+        access_log,
+        pool_size: config.upstream.pool_size,
+        threads: config.server.threads,
+    };
+    Gateway::new(parts, registry).map_err(engine)
 }
 
 /// connections.md, Draining. A second signal ends it at once.
@@ -189,13 +200,12 @@ fn bind_plain(
     config: &Config,
     gateway: &Arc<Gateway>,
     readiness: &Arc<Readiness>,
-    store: Arc<dyn MetadataStore>,
     registry: Registry,
 ) -> Result<Vec<PlainListener>, StartError> {
     let mut listeners = Vec::new();
     if let Some(address) = config.listen.admin {
         let token = config.admin.token.as_ref().map(|token| token.expose().as_bytes().to_vec());
-        let api = AdminApi::new(gateway, readiness.clone(), store, token);
+        let api = AdminApi::new(gateway, readiness.clone(), token);
         listeners.push(PlainListener::bind("listen.admin", address, AdminApp::new(api))?);
     }
     if let Some(address) = config.listen.metrics {

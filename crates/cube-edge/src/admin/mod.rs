@@ -5,6 +5,8 @@
 
 mod access;
 mod answer;
+mod explain;
+mod question;
 mod readiness;
 mod route;
 mod serve;
@@ -14,17 +16,16 @@ mod tests;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use cube_breaker::Breaker;
-use cube_lifecycle::Lifecycle;
-use cube_metadata::MetadataStore;
-use cube_resolver::Resolver;
 use cube_route::SandboxId;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use serde_json::json;
 
+use crate::edge::Shared;
 use crate::gateway::Gateway;
 use access::AdminToken;
 use answer::{Answer, probe};
+pub(crate) use explain::Explanation;
+pub use question::{Question, QuestionError};
 pub use readiness::Readiness;
 pub use serve::{AdminApp, MetricsApp};
 
@@ -33,10 +34,7 @@ const MAX_BODY: usize = 1024 * 1024;
 
 /// The admin API of one proxy.
 pub struct AdminApi {
-    lifecycle: Arc<Lifecycle>,
-    resolver: Arc<Resolver>,
-    breaker: Arc<Breaker>,
-    store: Arc<dyn MetadataStore>,
+    shared: Arc<Shared>,
     readiness: Arc<Readiness>,
     token: Option<AdminToken>,
 }
@@ -44,20 +42,8 @@ pub struct AdminApi {
 impl AdminApi {
     /// `token` is `admin.token`; without one only loopback peers are served.
     #[must_use]
-    pub fn new(
-        gateway: &Gateway,
-        readiness: Arc<Readiness>,
-        store: Arc<dyn MetadataStore>,
-        token: Option<Vec<u8>>,
-    ) -> Self {
-        Self {
-            lifecycle: gateway.lifecycle().clone(),
-            resolver: gateway.resolver().clone(),
-            breaker: gateway.breaker().clone(),
-            store,
-            readiness,
-            token: token.and_then(AdminToken::new),
-        }
+    pub fn new(gateway: &Gateway, readiness: Arc<Readiness>, token: Option<Vec<u8>>) -> Self {
+        Self { shared: gateway.shared().clone(), readiness, token: token.and_then(AdminToken::new) }
     }
 
     /// Whether the request may go on to its body, which is not read before.
@@ -71,12 +57,15 @@ impl AdminApi {
         if let Some(answer) = probe(&self.readiness, method.as_str(), path) {
             return answer;
         }
-        if let Some(answer) = self.lifecycle.admin(method, path, uri.query(), body) {
+        if let Some(answer) = self.shared.lifecycle.admin(method, path, uri.query(), body) {
             return answer.into();
         }
         if method == Method::GET {
             if path == "/admin/healthz" {
                 return self.health();
+            }
+            if path == "/admin/explain" {
+                return self.explain(uri.query().unwrap_or_default()).await;
             }
             if let Some(id) = path.strip_prefix("/admin/routes/") {
                 return self.route(id).await;
@@ -85,8 +74,17 @@ impl AdminApi {
         Answer::no_route(method.as_str(), path)
     }
 
+    /// `GET /admin/explain`.
+    async fn explain(&self, query: &str) -> Answer {
+        match Question::of_query(query) {
+            Ok(question) => Answer::json(StatusCode::OK, &Explanation::of(&self.shared, &question).await),
+            Err(error) => Answer::error(StatusCode::BAD_REQUEST, &error.to_string()),
+        }
+    }
+
     /// `GET /admin/healthz`.
     fn health(&self) -> Answer {
+        let Shared { store, resolver, lifecycle, breaker, .. } = &*self.shared;
         Answer::json(
             StatusCode::OK,
             &json!({
@@ -94,17 +92,17 @@ impl AdminApi {
                 "ready": self.readiness.unready().is_none(),
                 "version": env!("CARGO_PKG_VERSION"),
                 "store": {
-                    "answered": self.store.answered(),
-                    "failing": self.store.failing(),
-                    "tracked": self.store.tracking().is_some(),
+                    "answered": store.answered(),
+                    "failing": store.failing(),
+                    "tracked": store.tracking().is_some(),
                 },
-                "routes": self.resolver.len(),
-                "states": self.lifecycle.states_len(),
-                "active": self.lifecycle.active_len(),
-                "held": self.lifecycle.held(),
-                "open_nodes": self.breaker.open_nodes(),
-                "faulty_nodes": self.breaker.faulty().len(),
-                "heartbeat_last_pushed_ms": self.lifecycle.heartbeat_last_pushed_ms(),
+                "routes": resolver.len(),
+                "states": lifecycle.states_len(),
+                "active": lifecycle.active_len(),
+                "held": lifecycle.held(),
+                "open_nodes": breaker.open_nodes(),
+                "faulty_nodes": breaker.faulty().len(),
+                "heartbeat_last_pushed_ms": lifecycle.heartbeat_last_pushed_ms(),
             }),
         )
     }
@@ -114,16 +112,17 @@ impl AdminApi {
         let Ok(id) = SandboxId::parse(id) else {
             return Answer::error(StatusCode::BAD_REQUEST, "not a sandbox id: 1 to 128 of A-Z a-z 0-9 _ -");
         };
-        if self.resolver.inspect(id.as_str()).is_none()
-            && let Err(error) = self.resolver.lookup(&id).await
+        if self.shared.resolver.inspect(id.as_str()).is_none()
+            && let Err(error) = self.shared.resolver.lookup(&id).await
         {
             tracing::warn!(sandbox = %id, %error, "the store cannot answer the admin API");
             return Answer::error(StatusCode::SERVICE_UNAVAILABLE, "the store cannot answer");
         }
-        match self.resolver.inspect(id.as_str()) {
-            Some(found) => {
-                Answer::json(StatusCode::OK, &route::describe(&found, &self.lifecycle, &self.breaker))
-            }
+        match self.shared.resolver.inspect(id.as_str()) {
+            Some(found) => Answer::json(
+                StatusCode::OK,
+                &route::describe(&found, &self.shared.lifecycle, &self.shared.breaker),
+            ),
             None => Answer::error(StatusCode::NOT_FOUND, "no such sandbox"),
         }
     }

@@ -59,7 +59,8 @@ fn field<T: Display>(field: Field<T>) -> Value {
     }
 }
 
-fn word(status: Status) -> &'static str {
+/// The state's word.
+pub(super) fn word(status: Status) -> &'static str {
     match status {
         Status::Known(state) => state.as_str(),
         Status::Unknown => "unknown",

@@ -2,10 +2,9 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::sync::Mutex;
+use std::time::Duration;
 
-use cube_lifecycle::Hooks;
-use cube_metadata::{FileStore, SandboxState, Snapshot, SnapshotObserver};
+use cube_metadata::{FileStore, MetadataStore, SandboxState};
 use pingora_core::apps::{HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::l4::stream::Stream;
@@ -17,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::*;
-use crate::drain::{Drain, Stage};
+use crate::drain::Stage;
 
 const RECORD: &str = r#"
 sandboxes:
@@ -30,55 +29,72 @@ sandboxes:
     "9090": rubbish
 "#;
 
-/// Counts what it is told.
-#[derive(Default)]
-struct Told(Mutex<Vec<SandboxId>>);
-
-impl Hooks for Told {
-    fn resumed(&self, _: &SandboxId) {}
-    fn killed(&self, _: &SandboxId) {}
-    fn forgotten(&self, id: &SandboxId) -> bool {
-        self.0.lock().unwrap().push(id.clone());
-        true
-    }
-}
-
-struct Nobody;
-
-impl SnapshotObserver for Nobody {
-    fn observed(&self, _: &SandboxId, _: &Snapshot) {}
-    fn interested(&self, _: &SandboxId) -> bool {
-        false
-    }
-}
-
 /// One process's parts.
 struct Parts {
-    api: AdminApi,
-    drain: Arc<Drain>,
+    gateway: Gateway,
+    readiness: Arc<Readiness>,
     registry: Registry,
 }
 
-fn parts(token: Option<&str>) -> Parts {
+fn settings() -> crate::Settings {
+    crate::Settings {
+        node_ip: Some([10, 0, 0, 9].into()),
+        rules: cube_route::Rules::new(&[], false).unwrap(),
+        trusted_proxies: Vec::new(),
+        forward_credentials: false,
+        envd_control_from: Some(Vec::new()),
+        control_plane: Some(crate::ControlPlaneSettings {
+            host: "10.0.0.5".into(),
+            port: 3000,
+            hosts: vec!["api.cube.test".into()],
+        }),
+        answers: crate::AnswerSettings::default(),
+        exempt_ports: Vec::new(),
+        guard: Arc::new(cube_resolver::AddressGuard::new(None, 1024..=65535, Vec::new())),
+        pause_wait: Duration::from_secs(2),
+        upstream: crate::UpstreamSettings {
+            connect_timeout: Duration::from_secs(1),
+            silence_timeout: Duration::from_secs(1),
+            pool_idle: Duration::from_secs(1),
+            port_open_wait: Duration::ZERO,
+        },
+        limits: crate::RequestLimits {
+            body: None,
+            head: 64 * 1024,
+            headers: 100,
+            target: 1024,
+            requests_per_sandbox: None,
+            requests_per_ip: None,
+        },
+        connections: crate::ConnectionLimits {
+            connections: 10,
+            connections_per_ip: 0,
+            header_timeout: Duration::from_secs(1),
+            keepalive_idle: Duration::from_secs(1),
+            keepalive_requests: 10,
+            head: 64 * 1024,
+            h2_streams: 10,
+        },
+    }
+}
+
+fn parts() -> Parts {
     let registry = Registry::new();
     let store: Arc<dyn MetadataStore> = FileStore::from_yaml(RECORD).unwrap();
-    let drain = Arc::new(Drain::default());
-    let api = AdminApi {
-        lifecycle: Lifecycle::new(cube_lifecycle::Settings::default(), Arc::new(Told::default()), &registry)
-            .unwrap(),
-        resolver: Resolver::new(
-            store.clone(),
-            Arc::new(Nobody),
-            cube_resolver::Settings::default(),
-            &registry,
-        )
-        .unwrap(),
-        breaker: Breaker::new(store.clone(), cube_breaker::Settings::default(), &registry).unwrap(),
-        readiness: Arc::new(Readiness::new(store.clone(), drain.clone())),
-        store,
-        token: token.and_then(|token| AdminToken::new(token.into())),
+    let resume = cube_lifecycle::ResumeSettings::new("http://127.0.0.1:1");
+    let parts = crate::Parts {
+        store: store.clone(),
+        settings: settings(),
+        resolver: cube_resolver::Settings::default(),
+        lifecycle: cube_lifecycle::Settings { resume: Some(resume), ..Default::default() },
+        breaker: cube_breaker::Settings::default(),
+        access_log: None,
+        pool_size: 1,
+        threads: 1,
     };
-    Parts { api, drain, registry }
+    let gateway = Gateway::new(parts, &registry).unwrap();
+    let readiness = Arc::new(Readiness::new(store, gateway.drain().clone()));
+    Parts { gateway, readiness, registry }
 }
 
 /// Serves `app` on a free port of loopback.
@@ -108,15 +124,9 @@ async fn serve<A: HttpServerApp + Send + Sync + 'static>(app: A) -> SocketAddr {
 }
 
 async fn admin(token: Option<&str>) -> (SocketAddr, Parts) {
-    let parts = parts(token);
-    let api = AdminApi {
-        lifecycle: parts.api.lifecycle.clone(),
-        resolver: parts.api.resolver.clone(),
-        breaker: parts.api.breaker.clone(),
-        store: parts.api.store.clone(),
-        readiness: parts.api.readiness.clone(),
-        token: token.and_then(|token| AdminToken::new(token.into())),
-    };
+    let parts = parts();
+    let token = token.map(|token| token.as_bytes().to_vec());
+    let api = AdminApi::new(&parts.gateway, parts.readiness.clone(), token);
     (serve(AdminApp::new(api)).await, parts)
 }
 
@@ -153,9 +163,15 @@ async fn lifecycle_routes_reach_the_lifecycle() {
     let body = r#"{"sandbox_id":"abc","state":"paused"}"#;
     assert_eq!(ask(address, "POST", "/admin/state", "", body).await, (200, json!({"ok": true})));
     let id = SandboxId::parse("abc").unwrap();
-    assert_eq!(parts.api.lifecycle.state(&id), Some(cube_metadata::Status::Known(SandboxState::Paused)));
-    let (status, deleted) = ask(address, "POST", "/admin/backend_cache/delete", "", body).await;
-    assert_eq!((status, deleted), (200, json!({"ok": true, "deleted": 1})));
+    assert_eq!(
+        parts.gateway.lifecycle().state(&id),
+        Some(cube_metadata::Status::Known(SandboxState::Paused))
+    );
+    assert_eq!(ask(address, "GET", "/admin/routes/abc", "", "").await.0, 200);
+    for deleted in [1, 0] {
+        let answer = ask(address, "POST", "/admin/backend_cache/delete", "", body).await;
+        assert_eq!(answer, (200, json!({"ok": true, "deleted": deleted})));
+    }
 }
 
 #[tokio::test]
@@ -302,9 +318,9 @@ async fn readiness_follows_the_process() {
     let unready = |reason| (503, json!({"ready": false, "reason": reason}));
     let readyz = || ask(address, "GET", "/readyz", "", "");
     assert_eq!(readyz().await, unready("the listeners are not open yet"));
-    parts.api.readiness.listening();
+    parts.readiness.listening();
     assert_eq!(readyz().await, (200, json!({"ready": true})));
-    parts.drain.advance(Stage::Unready);
+    parts.gateway.drain().advance(Stage::Unready);
     assert_eq!(readyz().await, unready("draining"));
     assert_eq!(ask(address, "GET", "/healthz", "", "").await.0, 200);
 }
@@ -337,8 +353,8 @@ async fn a_route_is_shown_without_its_token() {
 
 #[tokio::test]
 async fn metrics_are_served_and_health_alone_where_that_is_asked_for() {
-    let parts = parts(None);
-    let metrics = serve(MetricsApp::new(parts.registry.clone(), parts.api.readiness.clone())).await;
+    let parts = parts();
+    let metrics = serve(MetricsApp::new(parts.registry.clone(), parts.readiness.clone())).await;
     let get = |path: &str| {
         format!("GET {path} HTTP/1.1\r\nHost: metrics.example\r\nConnection: close\r\n\r\n").into_bytes()
     };
@@ -353,7 +369,146 @@ async fn metrics_are_served_and_health_alone_where_that_is_asked_for() {
     assert_eq!((status, body.as_str()), (200, ""));
     assert!(head.contains("content-length: "), "{head}");
 
-    let health = serve(MetricsApp::health_only(parts.api.readiness.clone())).await;
+    let health = serve(MetricsApp::health_only(parts.readiness.clone())).await;
     assert_eq!(send(health, &get("/healthz")).await.0, 200);
     assert_eq!(send(health, &get("/metrics")).await.0, 404);
+}
+
+/// The steps and how they went, and the answer.
+async fn explain(address: SocketAddr, url: &str, headers: &[&str]) -> (Vec<(String, bool)>, Value) {
+    let encoded = |text: &str| {
+        percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+    };
+    let mut query = format!("url={}", encoded(url));
+    for header in headers {
+        query.push_str(&format!("&header={}", encoded(header)));
+    }
+    let (status, told) = ask(address, "GET", &format!("/admin/explain?{query}"), "", "").await;
+    assert_eq!(status, 200, "{told}");
+    assert!(!told.to_string().contains("example-"), "a secret: {told}");
+    let steps = told["steps"].as_array().unwrap().iter();
+    let steps = steps.map(|step| (step["step"].as_str().unwrap().to_owned(), step["ok"].as_bool().unwrap()));
+    (steps.collect(), told["answer"].clone())
+}
+
+fn steps(good: &[&str], bad: Option<&str>) -> Vec<(String, bool)> {
+    let good = good.iter().map(|step| ((*step).to_owned(), true));
+    good.chain(bad.map(|step| (step.to_owned(), false))).collect()
+}
+
+#[tokio::test]
+async fn explain_shows_each_step_to_the_address_that_would_be_dialled() {
+    let (address, _parts) = admin(None).await;
+    let token = "e2b-traffic-access-token: example-token";
+    let all = steps(&["target", "record", "token", "gate", "route", "breaker"], None);
+    for (url, headers, target) in [
+        ("http://8080-abc.cube.test/a%2Fb?key=example-1", &[token][..], "/a%2Fb"),
+        ("http://cube.test/sandbox/abc/8080/x", &[token], "/x"),
+        ("127.0.0.1:8081", &[token, "E2b-Sandbox-Id: abc", "E2b-Sandbox-Port: 8080"], "/"),
+    ] {
+        let (told, answer) = explain(address, url, headers).await;
+        assert_eq!(told, all, "{url}");
+        assert_eq!(
+            (&answer["by"], &answer["address"]),
+            (&json!("sandbox"), &json!("10.0.0.1:40000")),
+            "{url}"
+        );
+        assert_eq!((&answer["target"], &answer["after"]), (&json!(target), &Value::Null), "{url}");
+    }
+    let (told, answer) = explain(address, "http://api.cube.test/health", &[]).await;
+    assert_eq!((told, &answer["address"]), (steps(&["target"], None), &json!("10.0.0.5:3000")));
+}
+
+#[tokio::test]
+async fn explain_stops_where_the_request_would_and_gives_its_answer() {
+    let (address, _parts) = admin(None).await;
+    let token = "cube-traffic-access-token: example-token";
+    for (url, headers, good, bad, retcode, logged) in [
+        ("http://8080-a.b/", &["Host: a b"][..], &[][..], "target", 310_400, 310_400),
+        ("http://cube.test/", &[], &[], "target", 310_400, 310_400),
+        ("http://8080-nobody.cube.test/", &[], &["target"], "record", 310_507, 310_507),
+        ("http://8080-abc.cube.test/", &[], &["target", "record"], "token", 310_507, 310_403),
+        (
+            "http://8080-abc.cube.test/",
+            &["e2b-traffic-access-token: example-wrong"],
+            &["target", "record"],
+            "token",
+            310_507,
+            310_403,
+        ),
+        ("http://49983-abc.cube.test/x/../init", &[token], &["target"], "envd", 310_404, 310_404),
+        (
+            "http://7-abc.cube.test/",
+            &[token],
+            &["target", "record", "token", "gate"],
+            "route",
+            310_507,
+            310_507,
+        ),
+        (
+            "http://9090-abc.cube.test/",
+            &[token],
+            &["target", "record", "token", "gate"],
+            "route",
+            310_508,
+            310_508,
+        ),
+    ] {
+        let (told, answer) = explain(address, url, headers).await;
+        assert_eq!(told, steps(good, Some(bad)), "{url}");
+        assert_eq!(answer["by"], "proxy", "{url}");
+        assert_eq!(
+            (&answer["retcode"], &answer["logged_retcode"]),
+            (&json!(retcode), &json!(logged)),
+            "{url}"
+        );
+        assert!(answer["body"].as_str().unwrap().starts_with(r#"{"error":""#), "{answer}");
+    }
+    let long = format!("http://8080-abc.cube.test/{}", "x".repeat(1024));
+    let (told, answer) = explain(address, &long, &[]).await;
+    assert_eq!((told, &answer["status"]), (steps(&["target"], Some("head")), &json!(414)));
+    for query in ["", "?url=", "?url=ftp%3A%2F%2Fa"] {
+        assert_eq!(ask(address, "GET", &format!("/admin/explain{query}"), "", "").await.0, 400, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn explain_says_what_a_state_means_and_wakes_holds_and_stamps_nothing() {
+    let (address, parts) = admin(None).await;
+    let token = "cube-traffic-access-token: example-token";
+    let id = SandboxId::parse("abc").unwrap();
+    let preflight = ["Origin: https://a.test", "Access-Control-Request-Method: PUT", token];
+    for (state, after, retcode) in [
+        (SandboxState::Paused, "resume.timeout", 310_503),
+        (SandboxState::Pausing, "lifecycle.pause_wait", 310_503),
+        (SandboxState::Killed, "", 310_410),
+    ] {
+        parts.gateway.lifecycle().push_state(&id, state);
+        let (told, answer) = explain(address, "http://8080-abc.cube.test/", &[token]).await;
+        if after.is_empty() {
+            assert_eq!(told, steps(&["target", "record", "token"], Some("gate")));
+            assert_eq!((&answer["retcode"], &answer["status"]), (&json!(retcode), &json!(410)));
+        } else {
+            assert_eq!(answer["by"], "sandbox", "{state:?}");
+            assert!(answer["after"].as_str().unwrap().contains(after), "{answer}");
+        }
+        let query = preflight.map(|line| line.replace(' ', "%20").replace('&', "%26")).join("&header=");
+        let path = format!("/admin/explain?url=8080-abc.cube.test&method=OPTIONS&header={query}");
+        let (_, told) = ask(address, "GET", &path, "", "").await;
+        assert_eq!((&told["answer"]["status"], &told["answer"]["retcode"]), (&json!(204), &json!(retcode)));
+    }
+    let lifecycle = parts.gateway.lifecycle();
+    assert_eq!((lifecycle.held(), lifecycle.active_len()), (0, 0));
+    let counted: f64 = parts
+        .registry
+        .gather()
+        .iter()
+        .filter(|family| {
+            ["cube_proxy_gate_verdicts_total", "cube_proxy_answers_total", "cube_proxy_resumes_total"]
+                .contains(&family.name())
+        })
+        .flat_map(|family| family.get_metric())
+        .map(|metric| metric.get_counter().get_value())
+        .sum();
+    assert_eq!(counted, 0.0);
 }

@@ -1,6 +1,8 @@
 //! The command line.
 
+mod admin;
 mod check;
+mod explain;
 mod sandbox;
 
 use std::io::Write;
@@ -56,8 +58,19 @@ enum Command {
                       cube-proxy sandbox -c FILE list\n  \
                       cube-proxy sandbox -c FILE put 7c8fbcd45ffe HostIP=10.0.0.1 SandboxIP=192.168.1.100 8080=49983\n  \
                       cube-proxy sandbox -c FILE get 7c8fbcd45ffe --json\n  \
-                      cube-proxy sandbox -c FILE delete 7c8fbcd45ffe")]
+                      cube-proxy sandbox -c FILE delete 7c8fbcd45ffe\n  \
+                      cube-proxy sandbox -c FILE state 7c8fbcd45ffe paused\n\n\
+                      state tells the running proxy, through its admin API; the others use the store.")]
     Sandbox(sandbox::Options),
+    /// Say how a request would be routed, step by step, and how it would be answered
+    #[command(
+        after_help = "Nothing is sent, woken or counted. The running proxy is asked, which knows the states \
+                      and breakers of now; where none runs, the store is looked at.\n\n\
+                      Examples:\n  \
+                      cube-proxy explain -c FILE http://8080-7c8fbcd45ffe.cube.app/index.html\n  \
+                      cube-proxy explain -c FILE -H 'e2b-traffic-access-token: ...' http://cube.app/sandbox/7c8fbcd45ffe/8080/"
+    )]
+    Explain(explain::Options),
 }
 
 /// Which configuration file.
@@ -84,6 +97,7 @@ pub fn main() -> ExitCode {
         Command::Demo(options) => demo::run(options),
         Command::Check(options) => check::run(options),
         Command::Sandbox(options) => sandbox::run(options),
+        Command::Explain(options) => explain::run(options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -135,6 +149,8 @@ mod tests {
             &["cube-proxy", "run", "-c", "x.yaml"][..],
             &["cube-proxy", "check", "--config", "x.yaml", "--strict"],
             &["cube-proxy", "sandbox", "-c", "x.yaml", "list", "--json"],
+            &["cube-proxy", "sandbox", "-c", "x.yaml", "state", "a", "paused"],
+            &["cube-proxy", "explain", "-c", "x.yaml", "-H", "A: b", "-H", "C: d", "http://8080-a.cube.app/"],
             &["cube-proxy", "demo", "--port", "9000"],
         ] {
             assert!(Cli::try_parse_from(args).is_ok(), "{args:?}");

@@ -1,25 +1,26 @@
-//! `cube-proxy sandbox`: records in the configured store, for operators and tests.
+//! `cube-proxy sandbox`: records in the configured store, and states in the running proxy, for
+//! operators and tests.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use cube_metadata::MetadataStore;
+use cube_metadata::{MetadataStore, SandboxState};
 use cube_route::SandboxId;
 use serde_json::json;
 
-use crate::config::{self, Environment};
+use crate::config::{self, Config, Environment};
 use crate::error::StartError;
 
-use super::{block_on, say};
+use super::{admin, block_on, say};
 
 /// The field whose value is a secret.
 const TOKEN: &str = "TrafficAccessToken";
 
-/// Which store, and what to do there.
+/// Which configuration, and what to do.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The configuration file that names the store
+    /// The configuration file that names the store and the admin listener
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
     /// Answer in JSON
@@ -57,10 +58,24 @@ enum Action {
         #[arg(value_parser = id)]
         id: SandboxId,
     },
+    /// Tell the running proxy the state of a sandbox
+    State {
+        /// The sandbox id
+        #[arg(value_parser = id)]
+        id: SandboxId,
+        /// running, pausing, paused, resuming, killing or killed
+        #[arg(value_parser = state)]
+        state: SandboxState,
+    },
 }
 
 fn id(text: &str) -> Result<SandboxId, cube_route::NameError> {
     SandboxId::parse(text)
+}
+
+fn state(text: &str) -> Result<SandboxState, String> {
+    SandboxState::parse(text)
+        .ok_or_else(|| format!("must be one of {}", SandboxState::ALL.map(SandboxState::as_str).join(", ")))
 }
 
 fn field(text: &str) -> Result<(String, String), &'static str> {
@@ -73,6 +88,10 @@ fn field(text: &str) -> Result<(String, String), &'static str> {
 pub(super) fn run(options: &Options) -> Result<(), StartError> {
     let config = config::load(&options.config, &Environment::process())?.config;
     block_on(async {
+        if let Action::State { id, state } = &options.action {
+            let line = push(&config, id, *state).await?;
+            return say(if options.json { json!({ "ok": true }).to_string() } else { line });
+        }
         let store = config.open_store(&prometheus::Registry::new())?;
         for line in act(store.as_ref(), &options.action, options.json).await? {
             say(line)?;
@@ -81,7 +100,14 @@ pub(super) fn run(options: &Options) -> Result<(), StartError> {
     })
 }
 
-/// Does it; the lines to print.
+/// Tells the running proxy.
+async fn push(config: &Config, id: &SandboxId, state: SandboxState) -> Result<String, StartError> {
+    let body = json!({ "sandbox_id": id.as_str(), "state": state.as_str() });
+    admin::ask(config, http::Method::POST, "/admin/state", body.to_string()).await?;
+    Ok(format!("{id}: {}", state.as_str()))
+}
+
+/// Does it in the store; the lines to print.
 async fn act(store: &dyn MetadataStore, action: &Action, json: bool) -> Result<Vec<String>, StartError> {
     Ok(match action {
         Action::List => {
@@ -112,6 +138,8 @@ async fn act(store: &dyn MetadataStore, action: &Action, json: bool) -> Result<V
             }
             vec![if json { json!({ "ok": true }).to_string() } else { format!("{id}: removed") }]
         }
+        // Nothing of the store's.
+        Action::State { .. } => Vec::new(),
     })
 }
 

@@ -1,0 +1,364 @@
+//! How a request would be routed, step by step (operations.md, `explain`): for the admin API and
+//! the command alike. It follows the phases of a real request (`admit.rs`, `judge.rs`) on what is
+//! known now, and wakes, holds, counts and stamps nothing.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use cube_lifecycle::Outlook;
+use cube_metadata::Access;
+use cube_resolver::{Entry, Lookup, Route, TokenVerdict};
+use cube_route::{Listener, Port, RequestHead, Target, envd_control_route};
+use http::{Method, Version, header};
+use serde_json::{Map, Value, json};
+
+use super::Question;
+use super::route;
+use crate::answer::{Asker, Fault, is_preflight, render};
+use crate::edge::Shared;
+use crate::judge;
+use crate::settings::Settings;
+
+/// What was found, in order, and the answer it leads to.
+///
+/// As JSON: `{"steps": [{"step", "ok", "says", ...values}], "answer": {"by", "says", ...}}`. `by` is
+/// `proxy`, `sandbox` or `control_plane`; an answer of the proxy has `status`, `retcode`, `reason`,
+/// `body`, one of a sandbox `address`, `host` and `target`. No token is ever in it.
+pub(crate) struct Explanation {
+    steps: Vec<Value>,
+}
+
+/// Where a request goes in the end.
+enum End {
+    Sandbox { target: Target, route: Route, host: String, path: String, after: Option<&'static str> },
+    ControlPlane { address: String },
+}
+
+impl Explanation {
+    /// Explains `question` with what this process knows.
+    pub(crate) async fn of(shared: &Shared, question: &Question) -> Value {
+        let settings = shared.settings.load_full();
+        let mut told = Self { steps: Vec::new() };
+        let mut named = None;
+        let answer = match told.follow(shared, &settings, question, &mut named).await {
+            Ok(end) => forwarded(question, end),
+            Err(fault) => refused(shared, &settings, question, named.as_ref(), fault),
+        };
+        json!({ "steps": told.steps, "answer": answer })
+    }
+
+    fn step(&mut self, step: &str, ok: bool, says: impl Into<String>, values: Value) {
+        let mut shown = Map::new();
+        shown.insert("step".to_owned(), step.into());
+        shown.insert("ok".to_owned(), ok.into());
+        shown.insert("says".to_owned(), says.into().into());
+        if let Value::Object(values) = values {
+            shown.extend(values);
+        }
+        self.steps.push(Value::Object(shown));
+    }
+
+    fn stop(&mut self, step: &str, says: impl Into<String>, values: Value, fault: Fault) -> Fault {
+        self.step(step, false, says, values);
+        fault
+    }
+
+    async fn follow(
+        &mut self,
+        shared: &Shared,
+        settings: &Settings,
+        question: &Question,
+        named: &mut Option<Target>,
+    ) -> Result<End, Fault> {
+        let Some(target) = self.name(settings, question)? else {
+            let plane = settings.control_plane.as_ref();
+            let address = plane.map(|plane| format!("{}:{}", plane.host, plane.port)).unwrap_or_default();
+            return Ok(End::ControlPlane { address });
+        };
+        *named = Some(target.clone());
+        self.limits(settings, question, Some(&target))?;
+        let entry = self.look_up(shared, &target).await?;
+        self.token(settings, question, &target, &entry)?;
+        if let Some(limit) = settings.limits.requests_per_sandbox {
+            let running = shared.live.count(&target.id);
+            let values = json!({ "running": running, "limit": limit });
+            if running >= limit as usize {
+                let fault = Fault::TooManyForSandbox { limit };
+                return Err(self.stop("limits", "as many requests run to the sandbox as may", values, fault));
+            }
+            self.step("limits", true, format!("{running} of {limit} requests run to the sandbox"), values);
+        }
+        let after = self.gate(shared, question, &target)?;
+        let route = self.route(settings, &target, &entry)?;
+        self.breaker(shared, &route)?;
+        let host = match judge::masked_host(&entry, target.port)? {
+            Some(masked) => crate::edge::header_text(&masked).to_owned(),
+            None => text(question.headers.get(header::HOST)),
+        };
+        let path = target.upstream_target(question.target.as_bytes());
+        let path = path.split(|b| *b == b'?').next().map(|path| String::from_utf8_lossy(path).into_owned());
+        Ok(End::Sandbox { target, route, host, path: path.unwrap_or_default(), after })
+    }
+
+    /// Whom the head names; none: the control plane.
+    fn name(&mut self, settings: &Settings, question: &Question) -> Result<Option<Target>, Fault> {
+        let head = RequestHead {
+            version: Version::HTTP_11,
+            method: &question.method,
+            target: question.target.as_bytes(),
+            authority: None,
+            headers: &question.headers,
+            listener: Listener::Data,
+        };
+        let host = text(question.headers.get(header::HOST));
+        match cube_route::read(&head, &settings.rules) {
+            Err(error) => {
+                let fault = crate::admit::fault_of(error);
+                Err(self.stop("target", error.to_string(), json!({ "host": host }), fault))
+            }
+            Ok(read) => match read.target {
+                Some(target) => {
+                    let form = target.form.as_str();
+                    let says = format!("sandbox {}, port {}, named by {form}", target.id, target.port);
+                    let values = json!({
+                        "sandbox_id": target.id.as_str(), "port": target.port.get(), "form": form, "host": host,
+                    });
+                    self.step("target", true, says, values);
+                    Ok(Some(target))
+                }
+                None if settings.is_control_plane(&read.client_host) => {
+                    self.limits(settings, question, None)?;
+                    let says = "names no sandbox, and the host is one of routing.control_plane";
+                    self.step("target", true, says, json!({ "host": host }));
+                    Ok(None)
+                }
+                None => {
+                    let says = cube_route::BadRequest::NoForm.to_string();
+                    Err(self.stop("target", says, json!({ "host": host }), Fault::BadTarget))
+                }
+            },
+        }
+    }
+
+    /// What refuses a head before anything is looked up.
+    fn limits(
+        &mut self,
+        settings: &Settings,
+        question: &Question,
+        target: Option<&Target>,
+    ) -> Result<(), Fault> {
+        let limits = &settings.limits;
+        let length = question.target.len();
+        if length > limits.target {
+            let says = format!("the target has {length} bytes; limits.target is {}", limits.target);
+            return Err(self.stop("head", says, Value::Null, Fault::TargetTooLong));
+        }
+        let (bytes, fields) = (question.head_len(), question.headers.len());
+        if bytes > limits.head || fields > limits.headers {
+            let says =
+                format!("{bytes} bytes and {fields} fields; limits.head and limits.headers allow less");
+            return Err(self.stop("head", says, Value::Null, Fault::HeadTooLarge));
+        }
+        if matches!(question.method, Method::TRACE | Method::CONNECT) {
+            let says = format!("{} is not forwarded", question.method);
+            return Err(self.stop("head", says, Value::Null, Fault::MethodNotAllowed));
+        }
+        let Some(target) = target.filter(|target| target.port == Port::ENVD) else { return Ok(()) };
+        let Some(path) = envd_control_route(&target.upstream_target(question.target.as_bytes())) else {
+            return Ok(());
+        };
+        match &settings.envd_control_from {
+            None => {
+                self.step("envd", true, format!("{path} is a control route, open to everyone"), Value::Null)
+            }
+            Some(peers) => {
+                let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
+                let says = format!("{path} is a control route, for peers in routing.envd_control_from only");
+                return Err(self.stop("envd", says, json!({ "from": peers }), Fault::EnvdControl { path }));
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_up(&mut self, shared: &Shared, target: &Target) -> Result<Arc<Entry>, Fault> {
+        let known = shared.resolver.inspect(target.id.as_str()).is_some_and(|known| !known.must_be_read);
+        if !known {
+            match shared.resolver.lookup(&target.id).await {
+                Ok(Lookup::Found(_)) => {}
+                Ok(Lookup::Unknown) => {
+                    let says = "there is no record under any key prefix";
+                    return Err(self.stop("record", says, Value::Null, Fault::NoRecord));
+                }
+                Err(error) => {
+                    let says = format!("the store cannot answer: {error}");
+                    return Err(self.stop("record", says, Value::Null, Fault::StoreUnavailable));
+                }
+            }
+        }
+        let Some(found) = shared.resolver.inspect(target.id.as_str()) else {
+            let says = "the record went while it was looked at";
+            return Err(self.stop("record", says, Value::Null, Fault::NoRecord));
+        };
+        let kind = if known { "cached" } else { "read now" };
+        let says = format!("{kind}, under prefix {} of store.redis.key_prefixes", found.entry.record.prefix);
+        self.step("record", true, says, route::describe(&found, &shared.lifecycle, &shared.breaker));
+        Ok(found.entry)
+    }
+
+    fn token(
+        &mut self,
+        settings: &Settings,
+        question: &Question,
+        target: &Target,
+        entry: &Entry,
+    ) -> Result<(), Fault> {
+        let (says, fault) = if settings.exempt_ports.contains(&target.port) {
+            ("not asked for on this port (traffic_token.exempt_ports)", None)
+        } else {
+            match cube_resolver::authorise(&entry.record, &question.headers) {
+                TokenVerdict::Authorised if matches!(entry.record.access, Access::Public) => {
+                    ("not needed: the sandbox is public", None)
+                }
+                TokenVerdict::Authorised => ("right", None),
+                TokenVerdict::Missing => ("needed, and none is presented", Some(Fault::TokenMissing)),
+                TokenVerdict::Wrong if matches!(entry.record.access, Access::Closed) => {
+                    ("needed, and the record has none: nobody gets in", Some(Fault::TokenWrong))
+                }
+                TokenVerdict::Wrong => ("the one that is presented is wrong", Some(Fault::TokenWrong)),
+            }
+        };
+        self.step("token", fault.is_none(), says, Value::Null);
+        fault.map_or(Ok(()), Err)
+    }
+
+    /// What the request would be held for.
+    fn gate(
+        &mut self,
+        shared: &Shared,
+        question: &Question,
+        target: &Target,
+    ) -> Result<Option<&'static str>, Fault> {
+        let state = shared.lifecycle.state(&target.id).map_or("unknown", route::word);
+        let values = json!({ "state": state });
+        let preflight = is_preflight(&question.method, &question.headers);
+        match shared.lifecycle.outlook(&target.id) {
+            Outlook::Pass => {
+                self.step("gate", true, format!("state {state}: passes"), values);
+                Ok(None)
+            }
+            Outlook::Refuse(refusal) => {
+                let says = format!("state {state}: refused ({})", refusal.as_str());
+                Err(self.stop("gate", says, values, judge::fault_of(refusal)))
+            }
+            Outlook::Wait | Outlook::Wake if preflight => {
+                let fault = shared.lifecycle.gate_without_hold(&target.id).map(judge::fault_of);
+                let says = format!("state {state}: a preflight wakes and holds nothing");
+                Err(self.stop("gate", says, values, fault.unwrap_or(Fault::Pausing)))
+            }
+            Outlook::Wait => {
+                let after = "held until the change ends, at most lifecycle.pause_wait; then judged again";
+                self.step("gate", true, format!("state {state}: {after}"), values);
+                Ok(Some(after))
+            }
+            Outlook::Wake => {
+                let after = "held while the sandbox is resumed, at most resume.timeout; then judged again";
+                self.step("gate", true, format!("state {state}: {after}"), values);
+                Ok(Some(after))
+            }
+        }
+    }
+
+    fn route(&mut self, settings: &Settings, target: &Target, entry: &Entry) -> Result<Route, Fault> {
+        // Without node_ip each connection's local address decides; there is none here.
+        let node_ip = settings.node_ip.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        match cube_resolver::route(&entry.record, target.port, node_ip, &settings.guard) {
+            Ok(route) => {
+                let place = if route.local { "this node" } else { "node" };
+                let hint = if settings.node_ip.is_none() { " (node_ip is not set)" } else { "" };
+                let says = format!("{} on {place} {}{hint}", route.address, route.node);
+                let values = json!({
+                    "address": route.address.to_string(), "node": route.node.to_string(), "local": route.local,
+                });
+                self.step("route", true, says, values);
+                Ok(route)
+            }
+            Err(error) => {
+                Err(self.stop("route", error.to_string(), Value::Null, judge::fault_of_route(error)))
+            }
+        }
+    }
+
+    fn breaker(&mut self, shared: &Shared, route: &Route) -> Result<(), Fault> {
+        let faulty = shared.breaker.faulty();
+        let address = route.address.ip().to_canonical();
+        if faulty.contains(&route.node) || faulty.contains(&address) {
+            let says = "the node is in the shared set of faulty nodes";
+            return Err(self.stop("breaker", says, Value::Null, Fault::FaultyNode));
+        }
+        if route.node == address && shared.breaker.open_nodes().contains(&route.node) {
+            let says = "open: connecting to the node failed for several sandboxes; a probe may pass";
+            return Err(self.stop("breaker", says, Value::Null, Fault::BreakerOpen));
+        }
+        self.step("breaker", true, "closed", Value::Null);
+        Ok(())
+    }
+}
+
+fn forwarded(question: &Question, end: End) -> Value {
+    match end {
+        End::ControlPlane { address } => json!({
+            "by": "control_plane",
+            "says": format!("{} is forwarded to {address}", question.method),
+            "address": address,
+        }),
+        End::Sandbox { target, route, host, path, after } => json!({
+            "by": "sandbox",
+            "says": format!(
+                "{} {path} is forwarded to {}, Host {host}{}",
+                question.method,
+                route.address,
+                if after.is_some() { ", once it may go on" } else { "" },
+            ),
+            "address": route.address.to_string(),
+            "host": host,
+            "target": path,
+            "port": target.port.get(),
+            "after": after,
+        }),
+    }
+}
+
+fn refused(
+    shared: &Shared,
+    settings: &Settings,
+    question: &Question,
+    named: Option<&Target>,
+    fault: Fault,
+) -> Value {
+    // While the store cannot answer, a masked refusal is answered as an unknown id then is.
+    let hidden = matches!(fault, Fault::TokenMissing | Fault::TokenWrong);
+    let veiled = hidden && settings.answers.mask_existence && shared.store.failing();
+    let shown = if veiled { Fault::StoreUnavailable } else { fault };
+    let asker = Asker::new(&question.method, &question.headers);
+    let asker = match named {
+        Some(target) => asker.of(&target.id, target.port),
+        None => asker,
+    };
+    let own = render(shown, &asker, settings.answers);
+    let (status, retcode) = (own.status.as_u16(), own.wire_retcode.code());
+    let logged = fault.retcode().code();
+    let masked = if logged == retcode { String::new() } else { format!(", logged as {logged}") };
+    json!({
+        "by": "proxy",
+        "says": format!("{status}, retcode {retcode}, reason {}{masked}", fault.reason().as_str()),
+        "status": status,
+        "retcode": retcode,
+        "logged_retcode": logged,
+        "reason": fault.reason().as_str(),
+        "body": String::from_utf8_lossy(&own.body).trim_end(),
+    })
+}
+
+fn text(value: Option<&http::HeaderValue>) -> String {
+    value.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).unwrap_or_default()
+}

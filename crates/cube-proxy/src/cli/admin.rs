@@ -1,0 +1,104 @@
+//! Asking the running proxy through its admin API (lifecycle.md).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use crate::config::Config;
+use crate::error::StartError;
+
+/// For one question, connecting included.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Sends a request to the admin listener of the proxy that runs with this configuration.
+///
+/// # Errors
+/// [`StartError::NotRunning`] where nobody listens there, else what keeps the answer from being
+/// a success.
+pub(super) async fn ask(
+    config: &Config,
+    method: Method,
+    target: &str,
+    body: String,
+) -> Result<Value, StartError> {
+    let Some(address) = config.listen.admin else {
+        return Err(StartError::Engine("listen.admin is off: the running proxy cannot be asked".to_owned()));
+    };
+    let address = reachable(address);
+    let fault = |what: String| StartError::Engine(format!("admin API at {address}: {what}"));
+    let mut request = Request::builder()
+        .method(method)
+        .uri(target)
+        .header(HOST, address.to_string())
+        .header(CONTENT_TYPE, "application/json")
+        .header(CONTENT_LENGTH, body.len());
+    if let Some(token) = &config.admin.token {
+        request = request.header("X-Cube-Admin-Token", token.expose());
+    }
+    // The text of this error would show the header that it is about.
+    let request = request
+        .body(Full::new(Bytes::from(body)))
+        .map_err(|_| fault("the request cannot be built; is admin.token one line of text?".to_owned()))?;
+    let exchange = async {
+        let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
+            std::io::ErrorKind::ConnectionRefused => StartError::NotRunning { address },
+            _ => fault(error.to_string()),
+        })?;
+        let failed = |error: hyper::Error| fault(error.to_string());
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let answer = async {
+            let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
+            Ok::<_, StartError>((head.status, body.collect().await.map_err(failed)?.to_bytes()))
+        };
+        tokio::pin!(answer);
+        tokio::select! {
+            biased;
+            answer = &mut answer => answer,
+            // What it read was handed over before it ended.
+            _ = connection => answer.await,
+        }
+    };
+    let answered = tokio::time::timeout(PATIENCE, exchange).await;
+    let (status, bytes) = answered.map_err(|_| fault(format!("no answer within {PATIENCE:?}")))??;
+    let answer: Value =
+        serde_json::from_slice(&bytes).map_err(|_| fault(format!("{status}, and no JSON")))?;
+    if status == StatusCode::OK {
+        return Ok(answer);
+    }
+    let said = answer.get("error").and_then(Value::as_str).unwrap_or_default();
+    Err(fault(format!("{}: {said}", status.as_u16())))
+}
+
+/// Where a listener is reached from this machine.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_every_address_is_asked_on_loopback() {
+        for (listen, asked) in [
+            ("0.0.0.0:8082", "127.0.0.1:8082"),
+            ("[::]:8082", "[::1]:8082"),
+            ("10.0.0.1:8082", "10.0.0.1:8082"),
+        ] {
+            assert_eq!(reachable(listen.parse().unwrap()).to_string(), asked);
+        }
+    }
+}
