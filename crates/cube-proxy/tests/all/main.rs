@@ -11,18 +11,23 @@
 )]
 
 mod access_log;
+mod activity;
+mod admin;
 mod answers;
 mod bad_hosts;
 mod breaker;
 mod coherence;
 mod demo;
+mod gate;
 mod failover;
 mod headers;
 mod http1;
 mod http2;
+mod kill;
 mod large;
 mod limits;
 mod records;
+mod registry;
 mod resume;
 mod retries;
 mod revocation;
