@@ -18,6 +18,7 @@ use tokio::io::Interest;
 
 use crate::admit::Stop;
 use crate::answer::{Fault, is_preflight};
+use crate::back::ended;
 use crate::context::{Context, Destination, Sandbox};
 use crate::driver::Origin;
 use crate::edge::{Shared, header_text};
@@ -79,7 +80,7 @@ impl Shared {
             let begun = Instant::now();
             let held = tokio::select! {
                 held = self.lifecycle.hold(&target.id, &id, !ctx.resumed) => held,
-                () = client_left(session, &origin) => return Err(Stop::Left),
+                () = client_left(session, &origin) => return Err(left(ctx)),
             };
             ctx.held += begun.elapsed();
             match held {
@@ -216,6 +217,12 @@ pub(crate) fn fault_of_route(error: RouteError) -> Fault {
         RouteError::Malformed => Fault::MalformedAddress,
         RouteError::Forbidden => Fault::ForbiddenAddress,
     }
+}
+
+/// Why a held request whose connection cannot be read from any more does not go on: a kill ends
+/// reading too, and its answer can still be written.
+pub(crate) fn left(ctx: &Context) -> Stop {
+    ended(ctx).map_or(Stop::Left, Stop::Fault)
 }
 
 /// Returns when the client of a held request has left. Nobody reads its connection meanwhile, so

@@ -16,7 +16,7 @@ use crate::admit::Stop;
 use crate::answer::Fault;
 use crate::context::{Context, Destination, Next, Outcome};
 use crate::edge::{Shared, header_text};
-use crate::judge::client_left;
+use crate::judge::{client_left, left};
 use crate::metrics::ConnectOutcome;
 use crate::upgrade::UpgradeConnector;
 
@@ -120,7 +120,7 @@ impl Shared {
         }
         let woken = tokio::select! {
             woken = self.lifecycle.resume_after_timeout(&target.id, header_text(&ctx.request_id)) => woken,
-            () = client_left(session, origin) => return Err(Stop::Left),
+            () = client_left(session, origin) => return Err(left(ctx)),
         };
         if woken {
             // A resume starts the count anew, once.

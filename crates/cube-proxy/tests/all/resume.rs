@@ -315,18 +315,23 @@ async fn a_token_that_changed_while_a_request_was_held_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_kill_that_is_pushed_while_a_request_is_held_ends_it() {
+async fn a_kill_that_is_pushed_while_requests_are_held_ends_each_with_its_answer() {
     let env = waking_with(json!({ "resume": { "timeout": "20s" } })).await;
     let origin = Origin::echo().await;
     let (sandbox, gate) = waking_up(&env, &origin).await;
-    let pushed = async {
-        env.manager.wait_for(&sandbox, 1).await;
-        env.push(&sandbox, "killed").await;
-        Instant::now()
-    };
-    let (held, pushed) = tokio::join!(env.get(&sandbox, "/"), pushed);
+    let mut held = Vec::new();
+    for _ in 0..50 {
+        let mut client = env.client().await;
+        client.request("GET", "/", &[("Host", &sandbox.host())]).await;
+        held.push(client);
+    }
+    env.wait_for_held(50).await;
+    let pushed = Instant::now();
+    env.push(&sandbox, "killed").await;
+    for client in &mut held {
+        client.answer("GET").await.is_own(410, 310_410, r#"{"error":"gone"}"#);
+    }
     assert!(pushed.elapsed() < Duration::from_secs(1), "{:?}", pushed.elapsed());
-    held.is_own(410, 310_410, r#"{"error":"gone"}"#);
     // The manager's late yes does not bring it back.
     gate.open();
     eventually("the resume to end", || async {
