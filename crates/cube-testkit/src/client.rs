@@ -4,10 +4,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
+use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::{Answer, Wire, within};
+use crate::{Answer, Wire, tls, within};
 
 /// A connection that bytes go over.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -35,7 +36,13 @@ impl Client {
         Self::over(within("a connection", socket.connect(address)).await.expect("a connection"))
     }
 
-    /// Speaks over any connection, a TLS one for example.
+    /// Connects over TLS with ALPN `http/1.1`; `name` is asked for in SNI and checked in the
+    /// certificate.
+    pub async fn tls(address: SocketAddr, root: &CertificateDer<'static>, name: &str) -> Self {
+        Self::over(tls::connect(address, root, name, &["http/1.1"]).await)
+    }
+
+    /// Speaks over any connection.
     pub fn over(io: impl Io + 'static) -> Self {
         Self { wire: Wire::new(Box::new(io)), begun: Instant::now() }
     }

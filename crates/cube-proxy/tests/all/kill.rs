@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::json;
 use cube_testkit::{
-    Answer, By, Client, Env, Exchange, Gate, Origin, Sandbox, eventually, never, scripts, unique_id, within,
+    Answer, BlackHole, By, Client, Env, Exchange, Gate, Origin, Sandbox, eventually, never, scripts,
+    unique_id, within,
 };
 
-use crate::support::{cube, tls};
+use crate::support::{cube, tls, waking_with};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -73,6 +74,74 @@ async fn a_stream_of_any_framing_is_cut_and_not_ended() {
             assert_eq!((line.field("retcode"), line.field("reason")), ("310200", "killed"));
         }
     }
+}
+
+#[tokio::test]
+async fn under_tls_a_cut_is_no_clean_end_either() {
+    let tls = tls().await;
+    let env = &tls.env;
+    for (framing, version) in [
+        (scripts::Framing::Chunked, "HTTP/1.1"),
+        (scripts::Framing::Length, "HTTP/1.1"),
+        (scripts::Framing::Close, "HTTP/1.1"),
+        (scripts::Framing::Chunked, "HTTP/1.0"),
+        (scripts::Framing::Close, "HTTP/1.0"),
+    ] {
+        let origin = Origin::scripted(endless(framing)).await;
+        let sandbox = env.sandbox(&origin).await;
+        let mut client = tls.h1().await;
+        client.send(format!("GET / {version}\r\nHost: {}\r\n\r\n", sandbox.host())).await;
+        let head = client.head().await;
+        let answer = end(env, &sandbox, "killed", client.body(head, "GET")).await;
+        assert!(!answer.clean, "{framing:?} {version}: {}", answer.brief());
+        assert_eq!(answer.text(), "one\n", "{framing:?} {version}");
+        ends_upstream(&origin).await;
+    }
+}
+
+#[tokio::test]
+async fn requests_that_are_held_or_still_connecting_are_ended_too() {
+    let slow = json!({
+        "upstream": { "connect_timeout": "9s" },
+        "lifecycle": { "pause_wait": "9s" },
+    });
+    let waking = waking_with(slow).await;
+    let env = &waking.tls.env;
+    let hole = BlackHole::open("127.0.0.1").await;
+    let h2 = waking.tls.h2().await;
+    for (state, address) in [("running", hole.address()), ("pausing", hole.address())] {
+        let sandbox = env.sandbox_at(address).await;
+        env.push(&sandbox, state).await;
+        let mut client = env.client().await;
+        client.request("GET", "/", &[("Host", &sandbox.host())]).await;
+        let stream = h2.open("GET", &sandbox.host(), "/", &[]).await;
+        if state == "pausing" {
+            env.wait_for_held(2).await;
+        } else {
+            eventually("both to be under way", || async {
+                let metrics = env.proxy.metrics().await;
+                (metrics.sum("cube_proxy_inflight_requests", &[]) >= 2.0).then_some(())
+            })
+            .await;
+        }
+        let (one, other) =
+            end(env, &sandbox, "killed", async { tokio::join!(client.try_head(), stream.outcome()) }).await;
+        // While it connects nothing can be said to it.
+        match one {
+            Ok(Some(head)) => is_gone(&client.body(head, "GET").await),
+            Ok(None) | Err(_) => assert_eq!(state, "running"),
+        }
+        match other {
+            Ok(answer) => is_gone(&answer),
+            Err(error) => assert!(error.is_reset(), "{error:?}"),
+        }
+    }
+    eventually("both to be counted", || async {
+        let metrics = env.proxy.metrics().await;
+        (metrics.sum("cube_proxy_answers_total", &[("retcode", "310410"), ("reason", "killed")]) == 4.0)
+            .then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

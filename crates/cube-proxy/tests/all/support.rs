@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cube_testkit::serde_json::{Value, json};
-use cube_testkit::{Authority, Env, H2Client, Manager, Proxy, ProxyBuilder};
+use cube_testkit::{Authority, Client, Env, H2Client, Manager, Proxy, ProxyBuilder};
 use tokio::sync::OnceCell;
 
 /// The binary under test: the one that cargo built for these tests, or another (a release build)
@@ -50,6 +50,11 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
+    /// An HTTP/1.1 connection to it.
+    pub(crate) async fn h1(&self) -> Client {
+        Client::tls(self.env.proxy.https(), &self.authority.root(), "a.cube.test").await
+    }
+
     /// An HTTP/2 connection to it.
     pub(crate) async fn h2(&self) -> H2Client {
         H2Client::tls(self.env.proxy.https(), &self.authority.root(), "a.cube.test").await
