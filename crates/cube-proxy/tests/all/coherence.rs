@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use cube_testkit::serde_json::json;
-use cube_testkit::{Origin, RedisCluster, Relay, Sandbox, Sentinels, eventually};
+use cube_testkit::serde_json::{Value, json};
+use cube_testkit::{By, Origin, RedisCluster, Relay, Sandbox, Sentinels, eventually, scripts};
 
 use crate::support::builder;
 use crate::world::{Store, World, right_within, who};
@@ -71,6 +71,43 @@ async fn every_change_of_a_record_in_a_cluster_is_followed_at_once() {
 async fn every_change_of_a_record_behind_sentinels_is_followed_at_once() {
     let sentinels = Sentinels::start(1).await;
     every_change_is_followed(&World::over(Store::Sentinels(sentinels), &json!({})).await, 2).await;
+}
+
+/// `PROXY_UNDER_TEST=target/release/cube-proxy cargo test -p cube-proxy --test all -- --ignored
+/// --nocapture how_long_a_change_takes`
+#[tokio::test]
+#[ignore = "measures"]
+async fn how_long_a_change_takes() {
+    const CHANGES: usize = 1000;
+    let world = World::over(Store::Single, &json!({})).await;
+    let backends = [Origin::echo().await, Origin::echo().await];
+    let sandbox = world.sandbox(&backends[0]).await;
+    world.warm(&sandbox).await;
+    let host = sandbox.host();
+    let mut client = world.env.client().await;
+    let mut took = Vec::new();
+    for n in 1..=CHANGES {
+        world.write(&sandbox, &[("8080", backends[n % 2].port().to_string())]).await;
+        let changed = Instant::now();
+        let before = backends[n % 2].count();
+        let mut asked = changed;
+        loop {
+            client.call("GET", "/", &[("Host", &host)], "").await.passed(200);
+            if backends[n % 2].count() > before {
+                break;
+            }
+            asked = Instant::now();
+        }
+        took.push(asked - changed);
+    }
+    took.sort();
+    let at = |part: usize| took[(CHANGES - 1) * part / 100];
+    println!(
+        "from the answer to HSET until the first request that follows: median {:?}, 99 of 100 {:?}, longest {:?}",
+        at(50),
+        at(99),
+        at(100)
+    );
 }
 
 /// Warm sandboxes of a world, each with what it leads to.
@@ -151,6 +188,55 @@ async fn after_the_loss_of_the_tracking_connection_changes_are_seen_within_five_
 }
 
 #[tokio::test]
+async fn the_loss_of_the_tracking_connection_alone_ends_no_stream_and_no_pooled_connection() {
+    let world = World::over(Store::Single, &json!({})).await;
+    let origin = Origin::echo().await;
+    let (sandbox, env) = (world.sandbox(&origin).await, &world.env);
+    world.warm(&sandbox).await;
+    let talking = Origin::scripted(scripts::websocket).await;
+    let mut socket = env.websocket(By::Host, &world.sandbox(&talking).await, "/", &[]).await.unwrap();
+    assert_eq!(socket.say("before").await, "before");
+    let generation = async || {
+        let answer = env.proxy.admin("GET", &format!("/admin/routes/{}", sandbox.id), "").await;
+        let route: Value = cube_testkit::serde_json::from_slice(&answer.body).unwrap();
+        route["generation"].as_u64().unwrap()
+    };
+    let before = generation().await;
+    for _ in 0..3 {
+        assert_eq!(world.env.redis.kill_tracking().await, 1);
+        eventually("pushes anew", || async {
+            env.get(&sandbox, "/").await.passed(200);
+            (world.env.redis.command(&["CLIENT", "LIST"]).await.text().contains("flags=t")).then_some(())
+        })
+        .await;
+        world.warm(&sandbox).await;
+        assert_eq!(generation().await, before);
+        assert_eq!(socket.say("after").await, "after");
+    }
+}
+
+#[tokio::test]
+async fn what_nobody_announced_ends_the_streams_of_the_sandboxes_that_are_gone() {
+    let world = World::over(Store::Single, &json!({})).await;
+    let talking = Origin::scripted(scripts::websocket).await;
+    for flush in [true, false] {
+        let sandbox = world.sandbox(&talking).await;
+        let mut socket = world.env.websocket(By::Host, &sandbox, "/", &[]).await.unwrap();
+        assert_eq!(socket.say("hello").await, "hello");
+        let begun = Instant::now();
+        if flush {
+            world.command(&["FLUSHALL"]).await;
+        } else {
+            world.env.redis.kill_tracking().await;
+            world.command(&["DEL", &sandbox.key()]).await;
+        }
+        let last = socket.next().await;
+        assert!(!matches!(&last, Some(Ok(_))), "{last:?}");
+        assert!(begun.elapsed() < NOTICED + Duration::from_secs(1), "{:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test]
 async fn a_partition_that_resets_nothing_is_noticed_within_five_seconds() {
     let redis = cube_testkit::RedisServer::start().await;
     let relay = Relay::to(&redis).await;
@@ -176,8 +262,7 @@ async fn operators_see_how_a_route_is_held_and_never_its_token() {
     let route = async || {
         let answer = world.env.proxy.admin("GET", &path, "").await;
         assert!(!answer.text().contains("unseen"), "{}", answer.text());
-        let route: cube_testkit::serde_json::Value =
-            cube_testkit::serde_json::from_slice(&answer.body).unwrap();
+        let route: Value = cube_testkit::serde_json::from_slice(&answer.body).unwrap();
         (answer.status, route)
     };
     // The push of the record's own writing may come after the first reading.

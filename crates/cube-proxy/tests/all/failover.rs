@@ -12,10 +12,14 @@ use crate::world::{Store, World, right_within, who};
 /// From the end of a fail-over until everything is answered.
 const ANSWERED: Duration = Duration::from_secs(2);
 
-/// Sandboxes with an application each.
+/// Sandboxes that nobody asks for before the fail-over.
+const COLD: usize = 300;
+
+/// Sandboxes with an application each, and others that are not in the cache.
 struct Served {
     world: World,
     known: Vec<(Sandbox, Origin)>,
+    cold: Vec<Sandbox>,
 }
 
 impl Served {
@@ -28,7 +32,11 @@ impl Served {
             world.warm(&sandbox).await;
             known.push((sandbox, origin));
         }
-        Self { world, known }
+        let mut cold = Vec::new();
+        for _ in 0..COLD {
+            cold.push(world.sandbox(&known[0].1).await);
+        }
+        Self { world, known, cold }
     }
 
     /// Asks for the known and for strangers until `event` gives the time at which the fail-over
@@ -59,12 +67,25 @@ impl Served {
             }
             failed
         };
+        // What is there is never said to be missing.
+        let cold = async {
+            for sandbox in self.cold.iter().cycle() {
+                let answer = self.world.env.get(sandbox, "/").await;
+                if answer.retcode() != Some(310_500) {
+                    assert_eq!(answer.seen().origin, "app0");
+                }
+                if !going_on() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
         let watch = async {
             let over = event.await;
             *end.lock().unwrap() = Some(over);
             over
         };
-        let ((), failed, over) = tokio::join!(known, strangers, watch);
+        let ((), failed, (), over) = tokio::join!(known, strangers, cold, watch);
         let late: Vec<_> = failed.iter().filter_map(|at| at.checked_duration_since(over)).collect();
         let latest = late.iter().max().copied().unwrap_or_default();
         assert!(latest < ANSWERED, "an unknown id failed {latest:?} after the fail-over");
@@ -115,17 +136,33 @@ async fn sentinels_name_another_primary() {
         })
         .await;
     println!("Sentinel: a new primary {:?} after the old one's death", over - died);
-    served.world.write(&served.known[0].0, &[("8080", moved.port().to_string())]).await;
+    let (first, port) = (&served.known[0].0, moved.port().to_string());
+    served.world.write(first, &[("8080", &port)]).await;
     served.follows_the_new_primary(Instant::now(), &[0]).await;
+    served.world.write(first, &[("8080", served.known[0].1.port().to_string())]).await;
+    served.follows_the_new_primary(Instant::now(), &[]).await;
     // The old one comes back empty and takes itself for the primary until it is told otherwise.
     dead.restart().await;
-    let back = served.under_load(async { Instant::now() });
-    let known = &served.known[1..];
-    assert!(!known.is_empty());
-    // Sandbox 0 has moved: put it back first, since the load expects each where it was.
-    served.world.write(&served.known[0].0, &[("8080", served.known[0].1.port().to_string())]).await;
-    served.follows_the_new_primary(Instant::now(), &[]).await;
-    back.await;
+    served.under_load(async { Instant::now() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_hand_over_from_a_primary_that_lives() {
+    let served = Served::over(Store::Sentinels(Sentinels::start(1).await), 3).await;
+    let Store::Sentinels(sentinels) = &served.world.store else { unreachable!() };
+    let [old, new] = [0, 1].map(|at: usize| &sentinels.servers[at]);
+    in_step(&[old, new]).await;
+    let moved = Origin::named("moved").echo().await;
+    sentinels.sentinels[0].command(&["SENTINEL", "FAILOVER", "mymaster"]).await;
+    served
+        .under_load(async {
+            // The old one goes on as a primary for a while, and nobody writes to it any more.
+            sentinels.primary().await;
+            Instant::now()
+        })
+        .await;
+    new.hset(&served.known[0].0.key(), &[("8080", moved.port().to_string())]).await;
+    served.follows_the_new_primary(Instant::now(), &[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,4 +204,26 @@ async fn a_replica_of_the_cluster_takes_over() {
     }
     let all: Vec<usize> = (0..served.known.len()).collect();
     served.follows_the_new_primary(Instant::now(), &all).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_of_the_cluster_hands_over_to_its_replica() {
+    let served = Served::over(Store::Cluster(RedisCluster::start(1).await), 9).await;
+    let Store::Cluster(cluster) = &served.world.store else { unreachable!() };
+    let replica = &cluster.nodes[3];
+    in_step(&[&cluster.nodes[0], replica]).await;
+    let moved = Origin::named("moved").echo().await;
+    replica.command(&["CLUSTER", "FAILOVER"]).await;
+    eventually("the replica to be the primary", || async {
+        let role = replica.command(&["INFO", "replication"]).await.text();
+        role.contains("role:master").then_some(())
+    })
+    .await;
+    let over = Instant::now();
+    // As soon as there is somebody to write to.
+    for (sandbox, _) in &served.known {
+        served.world.write(sandbox, &[("8080", moved.port().to_string())]).await;
+    }
+    let all: Vec<usize> = (0..served.known.len()).collect();
+    served.follows_the_new_primary(over, &all).await;
 }

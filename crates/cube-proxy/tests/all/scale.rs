@@ -1,6 +1,6 @@
 //! Many routes, many askers, many strangers: what the store is asked, and what memory holds.
 
-use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::json;
@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 use crate::store::cached;
 use crate::support::{builder, own};
 
-const ROUTES: usize = 10_000;
-/// Changes that go to the store in one go.
-const BATCH: usize = 250;
+const ROUTES: usize = 2_000;
+/// How often each route is changed: ten thousand changes in all.
+const ROUNDS: usize = 5;
 /// From a change on, an old backend may get requests for so long.
 const FOLLOWED: Duration = Duration::from_secs(1);
 
@@ -32,74 +32,66 @@ async fn walk(client: &mut Client, sandboxes: &[Sandbox], order: impl IntoIterat
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_ten_thousand_changed_routes_none_leads_to_its_old_backend_a_second_later() {
+async fn of_ten_thousand_changes_none_leads_to_an_old_backend_a_second_later() {
     let env = own(json!({ "limits": { "keepalive_requests": 10_000_000 } })).await;
-    let ok = cube_testkit::scripts::reply(200, &[], "ok");
-    let (old, new) = (Origin::named("old").serve(ok).await, Origin::replying(200, &[], "ok").await);
+    let mut backends = Vec::new();
+    for _ in 0..=ROUNDS {
+        backends.push(Origin::replying(200, &[], "ok").await);
+    }
     let prefix = unique_id("r");
     let sandboxes: Vec<Sandbox> = (0..ROUTES).map(|n| Sandbox::named(&format!("{prefix}-{n}"))).collect();
-    let (old_port, new_port) = (old.port().to_string(), new.port().to_string());
-    for batch in sandboxes.chunks(1000) {
-        let fields = [("HostIP", "127.0.0.1"), ("CreatedAt", "1"), ("8080", old_port.as_str())];
-        let records: Vec<_> = batch.iter().map(|sandbox| hset(sandbox, &fields)).collect();
+    let all_to = async |backend: &Origin| {
+        let port = backend.port().to_string();
+        let fields = [("HostIP", "127.0.0.1"), ("CreatedAt", "1"), ("8080", port.as_str())];
+        let records: Vec<_> = sandboxes.iter().map(|sandbox| hset(sandbox, &fields)).collect();
         env.redis.pipeline(&records).await;
-    }
-    let (mut one, mut two) = (env.client().await, env.client().await);
-    // Every route is in the cache, and its push has been seen.
-    for _ in 0..2 {
-        let halves = (0..ROUTES / 2, ROUTES / 2..ROUTES);
-        tokio::join!(walk(&mut one, &sandboxes, halves.0), walk(&mut two, &sandboxes, halves.1));
-        let entries = env.proxy.metrics().await.sum("cube_proxy_cache_entries", &[]);
-        assert_eq!(entries, f64::from(u32::try_from(ROUTES).unwrap()));
-        if old.count() >= ROUTES {
-            break;
-        }
-    }
-    assert_eq!((old.count(), new.count()), (ROUTES, 0));
-
-    let changed = std::sync::Mutex::new(HashMap::new());
-    let write = async {
-        for (at, batch) in sandboxes.chunks(BATCH).enumerate() {
-            let changes: Vec<_> = batch.iter().map(|sandbox| hset(sandbox, &[("8080", &new_port)])).collect();
-            env.redis.pipeline(&changes).await;
-            let now = Instant::now();
-            changed.lock().unwrap().extend((at * BATCH..at * BATCH + batch.len()).map(|n| (n, now)));
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        Instant::now()
     };
-    // Each client goes round and round the routes, from another place, in another direction.
-    let done = std::sync::atomic::AtomicBool::new(false);
+    all_to(&backends[0]).await;
+    let (mut one, mut two) = (env.client().await, env.client().await);
+    let halves = || (0..ROUTES / 2, ROUTES / 2..ROUTES);
+    // Every route is in the cache.
+    let (first, second) = halves();
+    tokio::join!(walk(&mut one, &sandboxes, first), walk(&mut two, &sandboxes, second));
+    assert_eq!(env.proxy.metrics().await.sum("cube_proxy_cache_entries", &[]), 2000.0);
+    assert_eq!(backends[0].count(), ROUTES);
+
+    let over = AtomicBool::new(false);
+    let change = async {
+        let mut changed = Vec::new();
+        for backend in &backends[1..] {
+            changed.push(all_to(backend).await);
+            tokio::time::sleep(FOLLOWED + FOLLOWED / 4).await;
+        }
+        over.store(true, Ordering::SeqCst);
+        changed
+    };
+    // Each client goes round and round the routes, in another order.
     let load = async |client: &mut Client, step: usize| {
         let mut at = step;
-        while !done.load(std::sync::atomic::Ordering::SeqCst) {
+        while !over.load(Ordering::SeqCst) {
             at = (at + step) % ROUTES;
             walk(client, &sandboxes, [at]).await;
         }
     };
-    let change = async {
-        write.await;
-        tokio::time::sleep(FOLLOWED).await;
-        done.store(true, std::sync::atomic::Ordering::SeqCst);
-    };
-    tokio::join!(change, load(&mut one, 7), load(&mut two, ROUTES - 7));
-    let before_the_last_round = new.count();
-    let halves = (0..ROUTES / 2, ROUTES / 2..ROUTES);
-    tokio::join!(walk(&mut one, &sandboxes, halves.0), walk(&mut two, &sandboxes, halves.1));
-    assert_eq!(new.count() - before_the_last_round, ROUTES, "all lead to the new backend");
+    let (changed, (), ()) = tokio::join!(change, load(&mut one, 7), load(&mut two, ROUTES - 11));
+    let under_way: usize = backends.iter().map(Origin::count).sum::<usize>() - ROUTES;
+    let last = &backends[ROUNDS];
+    let before = last.count();
+    let (first, second) = halves();
+    tokio::join!(walk(&mut one, &sandboxes, first), walk(&mut two, &sandboxes, second));
+    assert_eq!(last.count() - before, ROUTES, "in the end all lead to the last backend");
 
-    let changed = changed.into_inner().unwrap();
-    let mut latest = Duration::ZERO;
-    let mut asked = 0;
-    for request in old.received() {
-        let at: usize = request.target[1..].parse().unwrap();
-        let after = request.at.saturating_duration_since(changed[&at]);
-        asked += usize::from(request.at > changed[&at]);
-        latest = latest.max(after);
+    let mut late: Vec<Duration> = Vec::new();
+    for (backend, changed) in backends.iter().zip(changed) {
+        late.extend(
+            backend.received().iter().filter_map(|request| request.at.checked_duration_since(changed)),
+        );
     }
-    assert!(latest <= FOLLOWED, "{asked} requests at an old backend, the last {latest:?} after its change");
-    println!(
-        "{before_the_last_round} requests at new backends under way; {asked} at an old one, at most {latest:?} late"
-    );
+    let latest = late.iter().max().copied().unwrap_or_default();
+    assert!(latest <= FOLLOWED, "a request at an old backend {latest:?} after its change");
+    assert!(under_way > 200, "only {under_way} requests while routes changed");
+    println!("{under_way} requests; {} at an old backend, at most {latest:?} after its change", late.len());
 }
 
 /// A proxy that reaches its Redis through a relay.
@@ -165,10 +157,11 @@ async fn strangers(env: &Env, prefix: &str, ids: std::ops::Range<usize>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_thousand_strangers_cost_one_lookup_each_little_memory_and_no_warm_route() {
-    const STRANGERS: usize = 100_000;
-    /// Reads of the proxy's own accord: its beat, the key that is read again.
-    const OWN: u64 = 500;
+async fn a_scan_over_ids_that_nobody_has_costs_one_lookup_each_little_memory_and_no_warm_route() {
+    /// Reads of the proxy's own accord: the key that is read again.
+    const OWN: u64 = 100;
+    // A build without optimisations takes more than a minute for as many.
+    let count = if std::env::var_os("PROXY_UNDER_TEST").is_some() { 100_000 } else { 15_000 };
     let env = own(json!({ "limits": { "keepalive_requests": 10_000_000 } })).await;
     let origin = Origin::replying(200, &[], "ok").await;
     let mut warm = Vec::new();
@@ -180,23 +173,23 @@ async fn a_hundred_thousand_strangers_cost_one_lookup_each_little_memory_and_no_
     let prefix = unique_id("x");
     strangers(&env, &prefix, 0..1000).await;
     let (memory, asked) = (env.proxy.rss(), env.redis.calls("hgetall").await);
-    strangers(&env, &prefix, 1000..STRANGERS).await;
+    strangers(&env, &prefix, 1000..count).await;
     let grown = env.proxy.rss().saturating_sub(memory);
     let lookups = env.redis.calls("hgetall").await - asked;
     // Three keys an id.
-    let most = 3 * (STRANGERS as u64 - 1000) + OWN;
+    let most = 3 * (count as u64 - 1000) + OWN;
     assert!(lookups <= most, "{lookups} HGETALL, at most {most}");
-    assert!(grown < 64 << 20, "{grown} bytes more");
+    assert!(grown < 1000 * count as u64, "{grown} bytes more");
 
     // Asked for again, they are answered from memory, and so are the warm ones.
     let (before, misses) = (env.redis.calls("hgetall").await, misses(&env).await);
-    strangers(&env, &prefix, STRANGERS - 10_000..STRANGERS).await;
+    strangers(&env, &prefix, count - count / 10..count).await;
     for sandbox in &warm {
         env.get(sandbox, "/").await.passed(200);
     }
     assert_eq!(self::misses(&env).await, misses, "lookups that waited for Redis");
     assert!(env.redis.calls("hgetall").await - before <= OWN);
-    println!("{lookups} HGETALL and {} KiB for {STRANGERS} strangers", grown >> 10);
+    println!("{lookups} HGETALL and {} KiB for {count} strangers", grown >> 10);
 }
 
 async fn misses(env: &Env) -> f64 {
