@@ -229,3 +229,17 @@ async fn connection_close_is_honoured() {
     client.call("GET", "/", &[("Host", &host), ("Connection", "close")], "").await.passed(200);
     assert!(client.ended().await);
 }
+
+#[tokio::test]
+async fn requests_that_are_sent_ahead_are_each_read_right_wherever_the_reads_cut_them() {
+    let env = cube().await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    let mut client = env.client().await;
+    // Enough for several reads, of whatever size they are; each cuts a head at another place.
+    let one = |n: usize| format!("GET /{n} HTTP/1.1\r\nHost: {}\r\n\r\n", sandbox.host());
+    client.send((0..300).map(one).collect::<String>()).await;
+    for n in 0..300 {
+        assert_eq!(client.answer("GET").await.passed(200).seen().target, format!("/{n}"));
+    }
+}
