@@ -68,6 +68,7 @@ impl Shared {
         let head_bytes =
             session.downstream_session.as_http1().map_or(0, |session| session.get_headers_raw_bytes().len());
         let both_framings = has_both_framings(session);
+        let bad_line = ctx.origin.as_ref().is_some_and(|origin| origin.conn.take_bad_line());
         let target_changed = engine_changed_target(session);
         let body_empty = session.is_body_empty();
         let request = session.req_header_mut();
@@ -135,7 +136,7 @@ impl Shared {
         if matches!(request.method, Method::TRACE | Method::CONNECT) {
             return Err(Fault::MethodNotAllowed);
         }
-        if both_framings || target_changed || !good_framing(request) {
+        if both_framings || bad_line || target_changed || !good_framing(request) {
             return Err(Fault::BadRequest);
         }
         named?;
@@ -203,11 +204,17 @@ impl Shared {
             }
         }
         let head = Box::new(own.head(ctx.request_id.clone())?);
+        let h2 = session.req_header().version == Version::HTTP_2;
+        let trailers = own.trailers();
         let empty = own.body.is_empty();
         session.write_response_header(head, empty).await?;
-        if !empty {
-            ctx.body.down = own.body.len() as u64;
-            session.write_response_body(Some(own.body), true).await?;
+        ctx.body.down = own.body.len() as u64;
+        match trailers {
+            // A gRPC client wants its status in the frame that ends the stream.
+            Some(trailers) if h2 => session.write_response_trailers(trailers).await?,
+            // The engine ends a stream only with a piece of body.
+            _ if !empty || h2 => session.write_response_body(Some(own.body), true).await?,
+            _ => {}
         }
         Ok(())
     }
@@ -231,7 +238,8 @@ pub(crate) fn fault_of(error: BadRequest) -> Fault {
 fn engine_changed_target(session: &Session) -> bool {
     let Some(http1) = session.downstream_session.as_http1() else { return false };
     let raw = http1.get_headers_raw_bytes();
-    let line = raw.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii();
+    // Empty lines before the request line are ignored (RFC 9112, 2.2).
+    let line = raw.trim_ascii_start().split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_end();
     let sent = line.split(|b| *b == b' ').nth(1).unwrap_or_default();
     sent != session.req_header().raw_path()
 }

@@ -19,9 +19,10 @@ use crate::retcode::Retcode;
 /// How often a sandbox's activity is stamped while bytes move.
 const STAMP_EVERY: Duration = Duration::from_secs(5);
 
-static HOP_BY_HOP: [HeaderName; 4] = [
+static HOP_BY_HOP: [HeaderName; 5] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
+    header::TE,
     header::TRAILER,
     header::UPGRADE,
 ];
@@ -38,8 +39,17 @@ impl Shared {
         response: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        remove_hop_by_hop(response)?;
         let status = response.status;
+        if !well_framed(response)? || (status == StatusCode::SWITCHING_PROTOCOLS && !ctx.upgrade) {
+            return Err(fail(ctx, Fault::UpstreamMalformed));
+        }
+        remove_hop_by_hop(response)?;
+        response.remove_header(&REQUEST_ID);
+        response.remove_header(&RETCODE);
+        if status.is_informational() || status == StatusCode::NO_CONTENT {
+            response.remove_header(&header::CONTENT_LENGTH);
+            response.remove_header(&header::TRANSFER_ENCODING);
+        }
         if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(()); // the answer is still to come
         }
@@ -47,13 +57,8 @@ impl Shared {
         if matches!(ctx.destination, Destination::Sandbox(_)) {
             way_back(session, response, ctx)?;
         }
-        response.remove_header(&REQUEST_ID);
-        response.remove_header(&RETCODE);
         response.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
         response.insert_header("X-Cube-Retcode", Retcode::Passed(status.as_u16()).wire())?;
-        if status == StatusCode::NO_CONTENT {
-            response.remove_header(&header::CONTENT_LENGTH);
-        }
         if session.req_header().version < Version::HTTP_11 {
             // An HTTP/1.0 client knows no chunks: the end of its body is the end of the connection.
             response.remove_header(&header::TRANSFER_ENCODING);
@@ -157,13 +162,36 @@ fn remove_hop_by_hop(response: &mut ResponseHeader) -> Result<()> {
             response.remove_header(name);
         }
     }
-    // The engine has refused lengths that differ; equal ones become one.
-    let mut lengths = response.headers.get_all(header::CONTENT_LENGTH).iter();
-    if let (Some(first), Some(_)) = (lengths.next(), lengths.next()) {
-        let first = first.clone();
-        response.insert_header(header::CONTENT_LENGTH, first)?;
-    }
     Ok(())
+}
+
+/// Whether the answer says its length in one way: no coding but `chunked`, and one number, be it
+/// written once or several times (then it becomes one).
+fn well_framed(response: &mut ResponseHeader) -> Result<bool> {
+    let mut codings = response.headers.get_all(header::TRANSFER_ENCODING).iter();
+    if let Some(coding) = codings.next() {
+        let chunked = coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+        if !chunked || codings.next().is_some() {
+            return Ok(false);
+        }
+    }
+    let mut number = None;
+    let mut count = 0;
+    let lengths = response.headers.get_all(header::CONTENT_LENGTH).iter();
+    for length in lengths.flat_map(|value| value.as_bytes().split(|b| *b == b',')) {
+        let length = length.trim_ascii();
+        let read = std::str::from_utf8(length).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+        let Some(read) = read.and_then(|text| text.parse::<u64>().ok()) else { return Ok(false) };
+        if number.is_some_and(|number| number != read) {
+            return Ok(false);
+        }
+        number = Some(read);
+        count += 1;
+    }
+    if let Some(number) = number.filter(|_| count > 1) {
+        response.insert_header(header::CONTENT_LENGTH, number)?;
+    }
+    Ok(true)
 }
 
 /// Moves what the sandbox says about places back to where the client sees them.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use http::Version;
+use http::{StatusCode, Version};
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
 
@@ -41,7 +41,10 @@ impl Shared {
             Some(fault) => Meaning::Tell(fault),
             None => meaning(error, ctx),
         };
-        let begun = session.response_written().is_some_and(|head| !head.status.is_informational());
+        // A 101 is the answer: what comes after it belongs to the tunnel.
+        let begun = session.response_written().is_some_and(|head| {
+            head.status == StatusCode::SWITCHING_PROTOCOLS || !head.status.is_informational()
+        });
         let reason = match meaning {
             Meaning::ClientLeft if begun => Reason::ClientClosed,
             Meaning::ClientLeft => {

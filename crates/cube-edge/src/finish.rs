@@ -153,6 +153,8 @@ impl Refuse for Shared {
         let fault = match status {
             405 => Fault::MethodNotAllowed,
             408 => Fault::HeadTimeout,
+            414 => Fault::TargetTooLong,
+            431 => Fault::HeadTooLarge,
             _ => Fault::BadHead,
         };
         let number = conn.next_request();

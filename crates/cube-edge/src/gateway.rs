@@ -104,6 +104,7 @@ impl Gateway {
     /// Starts what runs beside the requests. To be called once, within the runtime that serves.
     pub fn start(&self) {
         let shared = &self.shared;
+        tokio::spawn(self.driver.clone().tend());
         tokio::spawn(shared.resolver.clone().run());
         tokio::spawn(shared.breaker.clone().run());
         tokio::spawn(shared.settings.load().guard.clone().run());

@@ -7,15 +7,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{Log, LogFormat};
 
-/// Libraries whose everyday words are of no use to an operator, and the most they may say unless
-/// `debug` or `trace` is asked for. The engine reports every client that goes away at `error`:
-/// such requests are in the access log, with a reason.
+/// Libraries whose everyday words are of no use to an operator, and the most they may say, at
+/// every level: what they write for their own developers shows heads and commands, and with them
+/// tokens and passwords. The engine reports every client that goes away at `error`: such requests
+/// are in the access log, with a reason.
 const QUIET: &[(&str, &str)] = &[
     ("pingora_core", "warn"),
     ("pingora_proxy", "off"),
     ("pingora_cache", "warn"),
     ("pingora_pool", "warn"),
-    ("fred", "warn"),
+    ("fred", "error"),
     ("h2", "warn"),
     ("hyper", "warn"),
     ("rustls", "warn"),
@@ -25,18 +26,11 @@ const QUIET: &[(&str, &str)] = &[
 /// What is written at `level`, in the words of a filter.
 fn filter(level: tracing::Level) -> String {
     let mut filter = level.as_str().to_lowercase();
-    if level <= tracing::Level::INFO {
-        for (name, most) in QUIET {
-            let quieter = level <= tracing::Level::WARN && *most == "warn";
-            let most = if quieter { filter_word(level) } else { most };
-            filter.push_str(&format!(",{name}={most}"));
-        }
+    for (name, most) in QUIET {
+        let most = if level == tracing::Level::ERROR && *most == "warn" { "error" } else { most };
+        filter.push_str(&format!(",{name}={most}"));
     }
     filter
-}
-
-fn filter_word(level: tracing::Level) -> &'static str {
-    if level == tracing::Level::ERROR { "error" } else { "warn" }
 }
 
 /// Installs the log for the whole process, once; what libraries write with `log` goes there too.
@@ -58,11 +52,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_quieter_than_the_proxy_until_asked() {
+    fn libraries_are_quiet_at_every_level() {
         let info = filter(tracing::Level::INFO);
         assert!(info.starts_with("info,") && info.contains("pingora_core=warn"), "{info}");
         assert!(filter(tracing::Level::ERROR).contains("fred=error"));
-        assert_eq!(filter(tracing::Level::DEBUG), "debug");
+        let debug = filter(tracing::Level::DEBUG);
+        assert!(debug.starts_with("debug,") && debug.contains("h2=warn"), "{debug}");
+        assert!(debug.contains("pingora_proxy=off"), "its lines show heads: {debug}");
         for level in
             [tracing::Level::ERROR, tracing::Level::WARN, tracing::Level::INFO, tracing::Level::TRACE]
         {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cube_edge::{
-    AccessLogSettings, AdminApi, AdminApp, Certificates, Gateway, Listener, MetricsApp, Parts, Readiness, Speaks, Stage,
+    AccessLogSettings, AdminApi, AdminApp, Certificates, Gateway, Listener, MetricsApp, Parts, Readiness,
+    Speaks, Stage,
 };
 use cube_metadata::MetadataStore;
 use prometheus::Registry;

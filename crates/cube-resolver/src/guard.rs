@@ -120,7 +120,9 @@ impl AddressGuard {
     pub fn check(&self, address: SocketAddr, dial: Dial) -> bool {
         let address = canonical(address);
         let ip = address.ip();
-        if METADATA_ADDRESSES.contains(&ip) || self.is_own_socket(address) {
+        // The unspecified address reaches this host's loopback, our own sockets among it, so no
+        // list allows it.
+        if METADATA_ADDRESSES.contains(&ip) || zero_net(ip) || self.is_own_socket(address) {
             return false;
         }
         if dial == Dial::Node && !self.host_ports.contains(&address.port()) {
@@ -285,6 +287,20 @@ mod tests {
         assert!(!dials(&own("127.0.0.1:8082"), "127.0.0.1:8082"));
         assert!(dials(&own("127.0.0.1:8082"), "127.0.0.2:8082"));
         assert!(!dials(&own("[::ffff:127.0.0.1]:8082"), "127.0.0.1:8082"));
+    }
+
+    #[test]
+    fn no_list_allows_the_unspecified_address_which_reaches_our_own_sockets() {
+        let everything = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
+        let own = vec!["127.0.0.1:8082".parse().unwrap(), "[::1]:8082".parse().unwrap()];
+        let guard = AddressGuard::new(Some(everything), 1024..=65535, own);
+        for address in
+            ["0.0.0.0:8082", "[::]:8082", "[::ffff:0.0.0.0]:8082", "0.1.2.3:8082", "127.0.0.1:8082"]
+        {
+            let address = address.parse().unwrap();
+            assert!(!guard.check(address, Dial::Node) && !guard.check(address, Dial::Sandbox), "{address}");
+        }
+        assert!(guard.check("127.0.0.1:8083".parse().unwrap(), Dial::Node));
     }
 
     #[test]

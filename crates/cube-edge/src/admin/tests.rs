@@ -72,6 +72,8 @@ fn settings() -> crate::Settings {
             header_timeout: Duration::from_secs(1),
             keepalive_idle: Duration::from_secs(1),
             keepalive_requests: 10,
+            headers: 100,
+            target: 32 * 1024,
             head: 64 * 1024,
             h2_streams: 10,
         },

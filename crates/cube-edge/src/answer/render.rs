@@ -1,7 +1,7 @@
 //! From a fault to the bytes of its answer.
 
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use pingora_core::Result;
 use pingora_http::ResponseHeader;
@@ -41,6 +41,21 @@ pub struct OwnAnswer {
 }
 
 impl OwnAnswer {
+    /// The trailers of a gRPC answer; none for any other. The head says the same, for clients that
+    /// look there.
+    #[must_use]
+    pub fn trailers(&self) -> Option<HeaderMap> {
+        let trailers: HeaderMap = self
+            .headers
+            .iter()
+            .filter_map(|(name, value)| {
+                let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+                name.as_str().starts_with("grpc-").then(|| (name, value.clone()))
+            })
+            .collect();
+        (!trailers.is_empty()).then_some(trailers)
+    }
+
     /// The head for the engine, with the request's id as its last header.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use tokio::net::TcpStream;
 
 use super::Kill;
@@ -14,7 +15,7 @@ use crate::metrics::ListenerClass;
 
 /// How long a request that is ended from outside has for its last words. It has to be over within
 /// a second.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// What a data listener speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +92,10 @@ pub(crate) struct Conn {
     join_head: AtomicBool,
     reset: AtomicBool,
     linger: AtomicBool,
+    bad_line: AtomicBool,
+    abandoned: AtomicBool,
+    /// How often in a row the sweep has seen that the client has left.
+    left: AtomicU8,
     kill: Kill,
 }
 
@@ -113,6 +118,9 @@ impl Conn {
             join_head: AtomicBool::new(false),
             reset: AtomicBool::new(false),
             linger: AtomicBool::new(false),
+            bad_line: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+            left: AtomicU8::new(0),
             kill: Kill::default(),
         }
     }
@@ -186,7 +194,39 @@ impl Conn {
     /// Returns when a request that was ended should be over by now.
     pub(crate) async fn overdue(&self) {
         self.kill.killed().await;
-        tokio::time::sleep(LAST_WORDS).await;
+        if !self.abandoned.load(Ordering::Acquire) {
+            tokio::time::sleep(LAST_WORDS).await;
+        }
+    }
+
+    /// The request line that has come in has bytes that the engine rewrites.
+    pub(crate) fn note_bad_line(&self) {
+        self.bad_line.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take_bad_line(&self) -> bool {
+        self.bad_line.load(Ordering::Relaxed) && self.bad_line.swap(false, Ordering::Relaxed)
+    }
+
+    /// Looks whether the client of a request under way has left, which nobody notices while the
+    /// engine does not read (it is stuck in writing, or has bytes of a next request). Left twice
+    /// in a row: the engine has had its time to notice, and the request is dropped.
+    pub(crate) fn sweep(&self) {
+        if self.phase() != Phase::Open {
+            return;
+        }
+        let ready = self.tcp.ready(tokio::io::Interest::READABLE).now_or_never();
+        let left = match ready {
+            Some(Ok(ready)) => ready.is_read_closed(),
+            Some(Err(_)) => true,
+            None => false,
+        };
+        if !left {
+            self.left.store(0, Ordering::Relaxed);
+        } else if self.left.fetch_add(1, Ordering::Relaxed) > 0 {
+            self.abandoned.store(true, Ordering::Release);
+            self.kill.kill();
+        }
     }
 
     /// Ends the connection at once, whatever it is doing.

@@ -31,7 +31,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             let Ok(mut stream) = stream.into_any().downcast::<ClientStream>() else {
                 return;
             };
-            stream.next_request(false);
+            stream.next_request();
             if self.drain.closing() {
                 return;
             }

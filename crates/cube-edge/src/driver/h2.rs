@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+use h2::server::Connection;
+use parking_lot::Mutex;
 use pingora_core::apps::HttpServerApp;
-use pingora_core::protocols::Digest;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{self, H2Accept, HttpSession};
+use pingora_core::protocols::{Digest, Stream};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use super::conn::LAST_WORDS;
 use super::stream::ClientStream;
 use super::{Conn, ConnectionLimits, Driver, Kill, ORIGIN, Origin};
 use crate::drain::Stage;
@@ -27,14 +31,24 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 struct Streams {
     active: AtomicUsize,
     idle: Notify,
+    kills: Mutex<Vec<Arc<Kill>>>,
 }
 
-struct StreamGuard(Arc<Streams>);
+struct StreamGuard(Arc<Streams>, Arc<Kill>);
 
 impl Streams {
-    fn enter(self: &Arc<Self>) -> StreamGuard {
+    fn enter(self: &Arc<Self>, kill: Arc<Kill>) -> StreamGuard {
         self.active.fetch_add(1, Ordering::AcqRel);
-        StreamGuard(self.clone())
+        self.kills.lock().push(kill.clone());
+        StreamGuard(self.clone(), kill)
+    }
+
+    /// Ends all streams: their connection is gone, which one that is stuck in writing upstream
+    /// would not notice.
+    fn end(&self) {
+        for kill in self.kills.lock().iter() {
+            kill.kill();
+        }
     }
 
     fn none(&self) -> bool {
@@ -61,6 +75,7 @@ impl Streams {
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
+        self.0.kills.lock().retain(|kill| !Arc::ptr_eq(kill, &self.1));
         if self.0.active.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.idle.notify_waiters();
         }
@@ -82,12 +97,26 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             .max_header_list_size(u32::try_from(limits.head.saturating_mul(2)).unwrap_or(u32::MAX))
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
-        let Ok(Ok(mut h2)) = timeout_at(deadline, server::handshake(Box::new(stream), Some(options))).await
+        let Ok(Ok(h2)) = timeout_at(deadline, server::handshake(Box::new(stream), Some(options))).await
         else {
             return;
         };
-        let digest = Arc::new(Digest::default());
         let streams = Arc::new(Streams::default());
+        self.serve_streams(h2, &conn, limits, &streams).await;
+        // The connection is gone. Streams notice by themselves, but for those that are stuck in
+        // writing upstream.
+        let _ = tokio::time::timeout(LAST_WORDS, streams.idle()).await;
+        streams.end();
+    }
+
+    async fn serve_streams(
+        &self,
+        mut h2: Connection<Stream, Bytes>,
+        conn: &Arc<Conn>,
+        limits: &ConnectionLimits,
+        streams: &Arc<Streams>,
+    ) {
+        let digest = Arc::new(Digest::default());
         let shutdown = self.shutdown_watch();
         let (mut malformed, mut leaving) = (0, false);
         loop {
@@ -113,7 +142,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                 Ok(Some(H2Accept::Session(session))) => {
                     let kill = Arc::new(Kill::default());
                     let origin = Origin { conn: conn.clone(), kill: Some(kill.clone()) };
-                    let (app, shutdown, guard) = (self.app.clone(), shutdown.clone(), streams.enter());
+                    let (app, shutdown, guard) =
+                        (self.app.clone(), shutdown.clone(), streams.enter(kill.clone()));
                     tokio::spawn(ORIGIN.scope(origin, async move {
                         tokio::select! {
                             _ = app.process_new_http(ServerSession::new_http2(session), &shutdown) => {}

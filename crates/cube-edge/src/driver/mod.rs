@@ -8,6 +8,7 @@
 mod conn;
 mod h1;
 mod h2;
+mod head;
 mod listener;
 mod stream;
 mod table;
@@ -26,6 +27,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub use conn::Speaks;
 pub(crate) use conn::{Conn, Phase, Refuse};
+use head::HeadLimits;
 pub use listener::{BindError, Listener, listen_plain};
 use stream::{ClientStream, Socket, Transport};
 use table::{Place, Refused, Table};
@@ -33,6 +35,10 @@ pub use tls::{CertificateError, Certificates};
 
 use crate::drain::{Drain, Stage};
 use crate::metrics::{ConnectionLimit, EdgeMetrics, ProtocolClass, TlsOutcome};
+
+/// How often the clients of requests under way are looked for. Two looks make it sure, and it is
+/// to be within a second.
+const SWEEP: Duration = Duration::from_millis(300);
 
 /// The bounds of client connections (config.md, `limits`).
 #[derive(Debug, Clone)]
@@ -49,6 +55,10 @@ pub struct ConnectionLimits {
     pub keepalive_requests: u32,
     /// The most bytes of a head.
     pub head: usize,
+    /// The most fields of a head.
+    pub headers: usize,
+    /// The most bytes of a target.
+    pub target: usize,
     /// Streams of one HTTP/2 connection.
     pub h2_streams: u32,
 }
@@ -140,6 +150,16 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         }
     }
 
+    /// Looks after the connections for as long as the process serves; to be spawned once.
+    pub async fn tend(self: Arc<Self>) {
+        let mut every = tokio::time::interval(SWEEP);
+        every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            self.table.sweep();
+        }
+    }
+
     /// After the drain has begun to close: ends idle connections, then waits for the others to
     /// end by themselves or for [`Stage::Over`], and ends what is left.
     pub async fn finish(&self) {
@@ -219,7 +239,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             let stream = ClientStream::unwatched(io, conn.clone());
             Box::pin(self.serve_h2(stream, conn, limits, deadline)).await;
         } else {
-            let stream = ClientStream::new(io, conn.clone(), limits.header_timeout, deadline);
+            let head = HeadLimits { head: limits.head, headers: limits.headers, target: limits.target };
+            let stream = ClientStream::new(io, conn.clone(), limits.header_timeout, deadline, head);
             self.serve_h1(stream, conn, limits).await;
         }
     }

@@ -27,6 +27,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_rustls::server::TlsStream;
 
 use super::conn::{Conn, Phase};
+use super::head::{HeadLimits, HeadWatch};
 
 /// The most that is copied to join an answer's head and the first piece of its body.
 const JOIN: usize = 16 * 1024;
@@ -119,11 +120,18 @@ pub(crate) struct ClientStream {
     timer: Option<Pin<Box<Sleep>>>,
     /// Whether a byte of this head has come.
     begun: bool,
+    head: HeadWatch,
 }
 
 impl ClientStream {
     /// `deadline` is when the head of the first request is due, counted from accept.
-    pub(crate) fn new(io: Transport, conn: Arc<Conn>, header_timeout: Duration, deadline: Instant) -> Self {
+    pub(crate) fn new(
+        io: Transport,
+        conn: Arc<Conn>,
+        header_timeout: Duration,
+        deadline: Instant,
+        limits: HeadLimits,
+    ) -> Self {
         Self {
             io,
             conn,
@@ -133,25 +141,22 @@ impl ClientStream {
             deadline,
             timer: None,
             begun: false,
+            head: HeadWatch::new(limits),
         }
     }
 
     /// A stream whose protocol has no heads to watch (HTTP/2 frames).
     pub(crate) fn unwatched(io: Transport, conn: Arc<Conn>) -> Self {
         conn.set_phase(Phase::Open);
-        Self::new(io, conn, Duration::ZERO, Instant::now())
+        Self::new(io, conn, Duration::ZERO, Instant::now(), HeadLimits::default())
     }
 
-    /// Gets ready for another request on this connection; `begun`: bytes of it are here already.
-    pub(crate) fn next_request(&mut self, begun: bool) {
+    /// Gets ready for another request on this connection.
+    pub(crate) fn next_request(&mut self) {
         self.timer = None;
-        self.begun = begun;
-        if begun {
-            self.deadline = Instant::now() + self.header_timeout;
-            self.conn.set_phase(Phase::Head);
-        } else {
-            self.conn.set_phase(Phase::Idle);
-        }
+        self.begun = false;
+        self.head.restart();
+        self.conn.set_phase(Phase::Idle);
     }
 
     /// Writes what is held. Ready when nothing is left.
@@ -167,17 +172,18 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    /// The deadline of the head is over: says so where a request had begun, then fails the read,
-    /// which makes the engine drop the connection.
+    /// The deadline of the head is over. A connection that sent no byte gets no answer.
     fn overdue(&mut self, cx: &mut Context<'_>) -> io::Error {
-        if self.begun {
-            self.begun = false;
-            self.held.extend_from_slice(&self.conn.refusal(408));
-            // One try: the client has read nothing yet, so the answer fits the socket's buffer.
-            if self.poll_held(cx).is_ready() {
-                let _ = self.io.poll_flush(cx);
-                let _ = self.io.poll_shutdown(cx);
-            }
+        if self.begun { self.refuse(cx, 408) } else { io::ErrorKind::TimedOut.into() }
+    }
+
+    /// Answers in the engine's place, then fails the read, which makes it drop the connection.
+    fn refuse(&mut self, cx: &mut Context<'_>, status: u16) -> io::Error {
+        self.held.extend_from_slice(&self.conn.refusal(status));
+        // One try: the client has read nothing yet, so the answer fits the socket's buffer.
+        if self.poll_held(cx).is_ready() {
+            let _ = self.io.poll_flush(cx);
+            let _ = self.io.poll_shutdown(cx);
         }
         io::ErrorKind::TimedOut.into()
     }
@@ -196,7 +202,13 @@ impl ClientStream {
                     return Poll::Ready(Err(self.overdue(cx)));
                 }
                 self.begun = true;
-                Poll::Ready(Ok(()))
+                if self.head.take(buf.filled().get(before..).unwrap_or_default()) {
+                    self.conn.note_bad_line();
+                }
+                match self.head.over() {
+                    Some(status) => Poll::Ready(Err(self.refuse(cx, status))),
+                    None => Poll::Ready(Ok(())),
+                }
             }
             Poll::Pending if self.conn.phase() != Phase::Idle => {
                 let deadline = self.deadline;
@@ -245,6 +257,7 @@ impl AsyncWrite for ClientStream {
                 .and_then(|digits| std::str::from_utf8(digits).ok())
                 .and_then(|digits| digits.parse().ok())
                 .unwrap_or(400);
+            let status = if status == 400 { self.head.why_refused() } else { status };
             let answer = self.conn.refusal(status);
             self.conn.linger_on_close();
             self.held.extend_from_slice(&answer);

@@ -92,6 +92,15 @@ impl Table {
         }
     }
 
+    /// Ends requests whose clients have left unnoticed.
+    pub(crate) fn sweep(&self) {
+        for shard in &self.shards {
+            for conn in shard.lock().values() {
+                conn.sweep();
+            }
+        }
+    }
+
     /// Returns when no connection is open.
     pub(crate) async fn emptied(&self) {
         loop {

@@ -66,6 +66,8 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
             keepalive_idle: limits.keepalive_idle,
             keepalive_requests: limits.keepalive_requests,
             head: limits.head,
+            headers: limits.headers,
+            target: limits.target,
             h2_streams: limits.h2_streams,
         },
     })
