@@ -10,7 +10,7 @@ use pingora_proxy::Session;
 
 use crate::answer::{Asker, Fault, render};
 use crate::context::{Context, Destination, Outcome};
-use crate::driver::Speaks;
+use crate::driver::{Speaks, is_line_of};
 use crate::edge::Shared;
 use crate::metrics::RouteClass;
 
@@ -68,8 +68,8 @@ impl Shared {
         let head_bytes =
             session.downstream_session.as_http1().map_or(0, |session| session.get_headers_raw_bytes().len());
         let both_framings = has_both_framings(session);
-        let bad_line = ctx.origin.as_ref().is_some_and(|origin| origin.conn.take_bad_line());
-        let target_changed = engine_changed_target(session);
+        let odd_line = ctx.origin.as_ref().and_then(|origin| origin.conn.take_odd_line());
+        let target_changed = engine_changed_target(session, odd_line.as_deref());
         let body_empty = session.is_body_empty();
         let request = session.req_header_mut();
         ctx.method = request.method.clone();
@@ -136,7 +136,7 @@ impl Shared {
         if matches!(request.method, Method::TRACE | Method::CONNECT) {
             return Err(Fault::MethodNotAllowed);
         }
-        if both_framings || bad_line || target_changed || !good_framing(request) {
+        if both_framings || target_changed || !good_framing(request) {
             return Err(Fault::BadRequest);
         }
         named?;
@@ -233,15 +233,16 @@ pub(crate) fn fault_of(error: BadRequest) -> Fault {
     }
 }
 
-/// Whether the engine took something away from the target (it cuts a `#` and what follows), so
-/// that it would not reach the sandbox as it was sent.
-fn engine_changed_target(session: &Session) -> bool {
+/// Whether the engine took something away from the target (it cuts a `#` and what follows) or
+/// encoded something in it (`odd_line` is what came in), so that it would not reach the sandbox as
+/// it was sent.
+fn engine_changed_target(session: &Session, odd_line: Option<&[u8]>) -> bool {
     let Some(http1) = session.downstream_session.as_http1() else { return false };
     let raw = http1.get_headers_raw_bytes();
     // Empty lines before the request line are ignored (RFC 9112, 2.2).
     let line = raw.trim_ascii_start().split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_end();
     let sent = line.split(|b| *b == b' ').nth(1).unwrap_or_default();
-    sent != session.req_header().raw_path()
+    sent != session.req_header().raw_path() || odd_line.is_some_and(|seen| is_line_of(seen, line))
 }
 
 /// Transfer-Encoding beside Content-Length, which the engine has silently dropped by now: what was

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
 use super::Kill;
@@ -92,7 +93,8 @@ pub(crate) struct Conn {
     join_head: AtomicBool,
     reset: AtomicBool,
     linger: AtomicBool,
-    bad_line: AtomicBool,
+    has_odd_line: AtomicBool,
+    odd_line: Mutex<Vec<u8>>,
     abandoned: AtomicBool,
     /// How often in a row the sweep has seen that the client has left.
     left: AtomicU8,
@@ -118,7 +120,8 @@ impl Conn {
             join_head: AtomicBool::new(false),
             reset: AtomicBool::new(false),
             linger: AtomicBool::new(false),
-            bad_line: AtomicBool::new(false),
+            has_odd_line: AtomicBool::new(false),
+            odd_line: Mutex::default(),
             abandoned: AtomicBool::new(false),
             left: AtomicU8::new(0),
             kill: Kill::default(),
@@ -199,13 +202,17 @@ impl Conn {
         }
     }
 
-    /// The request line that has come in has bytes that the engine rewrites.
-    pub(crate) fn note_bad_line(&self) {
-        self.bad_line.store(true, Ordering::Relaxed);
+    /// What has come in looks like a request line that the engine rewrites.
+    pub(crate) fn note_odd_line(&self, line: Vec<u8>) {
+        *self.odd_line.lock() = line;
+        self.has_odd_line.store(true, Ordering::Release);
     }
 
-    pub(crate) fn take_bad_line(&self) -> bool {
-        self.bad_line.load(Ordering::Relaxed) && self.bad_line.swap(false, Ordering::Relaxed)
+    /// That line, once.
+    pub(crate) fn take_odd_line(&self) -> Option<Vec<u8>> {
+        let has = self.has_odd_line.load(Ordering::Acquire);
+        (has && self.has_odd_line.swap(false, Ordering::AcqRel))
+            .then(|| std::mem::take(&mut *self.odd_line.lock()))
     }
 
     /// Looks whether the client of a request under way has left, which nobody notices while the

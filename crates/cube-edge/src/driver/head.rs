@@ -1,9 +1,12 @@
 //! A request's head as its bytes come in: what the engine does not say about it.
 
-use memchr::memchr_iter;
+use memchr::{memchr, memchr_iter};
 
 /// What one read may bring beyond a head, which is the beginning of a body.
 const SLACK: usize = 16 * 1024;
+
+/// The method, two spaces and the version are less than this.
+const LINE: usize = 64;
 
 /// `limits` as far as they concern a head.
 #[derive(Debug, Clone, Copy, Default)]
@@ -20,15 +23,16 @@ pub(crate) struct HeadWatch {
     bytes: usize,
     /// Line feeds so far.
     lines: usize,
-    /// Bytes of the request line.
+    /// Bytes of the request line so far.
     line: usize,
-    spaces: usize,
+    /// What earlier reads brought of it.
+    partial: Vec<u8>,
     line_over: bool,
 }
 
 impl HeadWatch {
     pub(crate) fn new(limits: HeadLimits) -> Self {
-        Self { limits, bytes: 0, lines: 0, line: 0, spaces: 0, line_over: false }
+        Self { limits, bytes: 0, lines: 0, line: 0, partial: Vec::new(), line_over: false }
     }
 
     /// Another head begins.
@@ -36,33 +40,42 @@ impl HeadWatch {
         *self = Self::new(self.limits);
     }
 
-    /// Takes bytes in; whether they show a request line that the engine would rewrite instead of
-    /// refusing it (a control byte or a space in the target).
-    pub(crate) fn take(&mut self, bytes: &[u8]) -> bool {
+    /// Takes bytes in. Gives back a request line that the engine would rewrite instead of refusing
+    /// it: one with a control byte or a space in its target.
+    ///
+    /// Where requests are sent ahead the bytes may begin in the middle of a head, whose beginning
+    /// the engine has read with the request before. So what looks like such a line need not be
+    /// one: [`is_line_of`] tells.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         self.bytes += bytes.len();
         self.lines += memchr_iter(b'\n', bytes).count();
         if self.line_over {
-            return false;
+            return None;
         }
-        let mut bad = false;
-        let mut after_cr = false;
-        for byte in bytes {
-            match byte {
-                // Empty lines before the request line are ignored (RFC 9112, 2.2).
-                b'\r' | b'\n' if self.line == 0 => continue,
-                b'\n' => {
-                    self.line_over = true;
-                    return bad || self.spaces != 2;
-                }
-                b' ' => self.spaces += 1,
-                0..=0x1f | 0x7f if *byte != b'\r' => bad = true,
-                _ => {}
+        // Empty lines before the request line are ignored (RFC 9112, 2.2).
+        let blank = if self.line == 0 {
+            bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count()
+        } else {
+            0
+        };
+        let bytes = bytes.get(blank..).unwrap_or_default();
+        let end = memchr(b'\n', bytes);
+        let piece = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+        self.line += piece.len();
+        self.line_over = end.is_some();
+        if end.is_none() {
+            // As long as a target may be; a longer line is refused for its length.
+            if self.line <= self.limits.target.saturating_add(LINE) {
+                self.partial.extend_from_slice(piece);
             }
-            bad |= after_cr;
-            after_cr = *byte == b'\r';
-            self.line += 1;
+            return None;
         }
-        bad
+        let mut line = std::mem::take(&mut self.partial);
+        if line.is_empty() {
+            return is_rewritten(piece).then(|| piece.to_vec());
+        }
+        line.extend_from_slice(piece);
+        is_rewritten(&line).then_some(line)
     }
 
     /// The status to refuse the head with that is over its limit already; none while it is not.
@@ -75,8 +88,7 @@ impl HeadWatch {
 
     /// What a 400 of the engine is about, whose own bounds are fixed.
     pub(crate) fn why_refused(&self) -> u16 {
-        // The method, two spaces and the version are less than this.
-        if self.line > self.limits.target.saturating_add(64) {
+        if self.line > self.limits.target.saturating_add(LINE) {
             414
         } else if self.lines > self.limits.headers.saturating_add(2) {
             431
@@ -84,6 +96,22 @@ impl HeadWatch {
             400
         }
     }
+}
+
+/// Whether the engine would percent-encode something of this request line.
+fn is_rewritten(line: &[u8]) -> bool {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let spaces = line.iter().filter(|byte| **byte == b' ').count();
+    spaces > 2 || line.iter().any(u8::is_ascii_control)
+}
+
+/// Whether `seen`, which looked like a request line, is the one that the engine has made `line`
+/// of: same method, same version.
+pub(crate) fn is_line_of(seen: &[u8], line: &[u8]) -> bool {
+    let (seen, line) = (seen.trim_ascii_end(), line.trim_ascii());
+    let method = line.split(|byte| *byte == b' ').next();
+    let version = line.rsplit(|byte| *byte == b' ').next();
+    seen.split(|byte| *byte == b' ').next() == method && seen.rsplit(|byte| *byte == b' ').next() == version
 }
 
 #[cfg(test)]
@@ -95,8 +123,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_would_be_rewritten_is_bad_however_it_comes_in() {
-        for (line, bad) in [
+    fn a_line_that_would_be_rewritten_is_seen_however_it_comes_in() {
+        for (line, seen) in [
             ("GET / HTTP/1.1\r\n", false),
             ("\r\n\r\nGET / HTTP/1.1\r\n", false),
             ("GET /%20 HTTP/1.1\n", false),
@@ -106,23 +134,28 @@ mod tests {
             ("GET /\x01 HTTP/1.1\r\n", true),
             ("GET /\x7f HTTP/1.1\r\n", true),
             ("GET /a\rb HTTP/1.1\r\n", true),
-            ("GET /\r\n", true),
         ] {
-            assert_eq!(watch().take(line.as_bytes()), bad, "{line:?}");
+            assert_eq!(watch().take(line.as_bytes()).is_some(), seen, "{line:?}");
+            let mut piecewise = watch();
+            let found = line.bytes().filter_map(|byte| piecewise.take(&[byte])).count();
+            assert_eq!(found, usize::from(seen), "{line:?} byte for byte");
         }
-        let mut piecewise = watch();
-        assert!(
-            "GET /a b HTTP/1.1\r\n".bytes().map(|byte| piecewise.take(&[byte])).fold(false, |a, b| a | b)
-        );
-        let mut piecewise = watch();
-        assert!(
-            !"GET /ab HTTP/1.1\r\n\r\n".bytes().map(|byte| piecewise.take(&[byte])).fold(false, |a, b| a | b)
-        );
+    }
+
+    #[test]
+    fn a_line_in_the_middle_of_a_head_is_not_taken_for_its_first() {
+        let line = b"GET /x HTTP/1.1\r";
+        assert!(is_line_of(b"GET /x y HTTP/1.1\r", line));
+        assert!(is_line_of(b"GET /\x01 HTTP/1.1", line));
+        for other in [&b"gent: a b c d"[..], b"x HTTP/1.1", b"POST /x y HTTP/1.1", b"GET /x y HTTP/1.0", b""]
+        {
+            assert!(!is_line_of(other, line), "{}", other.escape_ascii());
+        }
     }
 
     #[test]
     fn what_comes_after_the_line_is_not_looked_at() {
-        assert!(!watch().take(b"GET / HTTP/1.1\r\nA: b  c\x01\r\n\r\n"));
+        assert_eq!(watch().take(b"GET / HTTP/1.1\r\nA: b  c\x01\r\n\r\n"), None);
     }
 
     #[test]

@@ -28,6 +28,7 @@ use tokio::time::{Instant, timeout_at};
 pub use conn::Speaks;
 pub(crate) use conn::{Conn, Phase, Refuse};
 use head::HeadLimits;
+pub(crate) use head::is_line_of;
 pub use listener::{BindError, Listener, listen_plain};
 use stream::{ClientStream, Socket, Transport};
 use table::{Place, Refused, Table};

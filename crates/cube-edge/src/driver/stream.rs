@@ -202,8 +202,8 @@ impl ClientStream {
                     return Poll::Ready(Err(self.overdue(cx)));
                 }
                 self.begun = true;
-                if self.head.take(buf.filled().get(before..).unwrap_or_default()) {
-                    self.conn.note_bad_line();
+                if let Some(line) = self.head.take(buf.filled().get(before..).unwrap_or_default()) {
+                    self.conn.note_odd_line(line);
                 }
                 match self.head.over() {
                     Some(status) => Poll::Ready(Err(self.refuse(cx, status))),
