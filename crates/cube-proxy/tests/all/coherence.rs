@@ -23,7 +23,7 @@ async fn is_followed(world: &World, sandbox: &Sandbox, what: &str, wanted: Optio
 
 async fn every_change_is_followed(world: &World, sandboxes: usize) {
     let one = Origin::named("one").on("127.0.0.61").echo().await;
-    let two = Origin::named("two").on("127.0.0.62").port(one.port()).echo().await;
+    let _two = Origin::named("two").on("127.0.0.62").port(one.port()).echo().await;
     let three = Origin::named("three").on("127.0.0.61").echo().await;
     for _ in 0..sandboxes {
         let sandbox = world.sandbox(&one).await;

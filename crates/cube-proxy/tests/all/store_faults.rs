@@ -1,6 +1,7 @@
 //! Redis at its worst (metadata.md, "Cache"): what is cached is served as if nothing were, what is
 //! not is answered 310500 in time and never as missing, and two seconds after Redis is well again
 //! everything is right, what changed meanwhile too.
+#![allow(clippy::print_stdout, reason = "figures, for who asks with --nocapture")]
 
 use std::time::{Duration, Instant};
 
