@@ -6,13 +6,13 @@ use cube_route::Port;
 
 const PLACE: &str = "${PORT}";
 
-/// The Host a sandbox sees (routing.md): host[:port], in which each `${PORT}` stands for the
+/// The Host a sandbox sees (routing.md): `host[:port]`, in which each `${PORT}` stands for the
 /// container port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostMask(Box<str>);
 
 impl HostMask {
-    /// `None` when what comes out of the template is not host[:port].
+    /// `None` when what comes out of the template is not `host[:port]`.
     #[must_use]
     pub fn parse(template: &str) -> Option<Self> {
         // The longest port is the hardest to fit.

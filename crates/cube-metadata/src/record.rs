@@ -139,7 +139,7 @@ pub enum Oddity {
     HostPort(Port),
     /// `AllowPublicTraffic` is neither `true` nor `false`: the sandbox is not public.
     AllowPublicTraffic,
-    /// `MaskRequestHost` is not host[:port].
+    /// `MaskRequestHost` is not `host[:port]`.
     MaskRequestHost,
     /// `Status` is none of the six words.
     Status,
