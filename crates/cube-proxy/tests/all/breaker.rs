@@ -165,6 +165,24 @@ async fn a_node_that_cannot_be_reached_fails_at_once_is_probed_by_one_and_heals_
 }
 
 #[tokio::test]
+async fn a_node_that_no_way_leads_to_opens_the_breaker_as_one_that_is_silent_does() {
+    let mut overrides = short();
+    cube_testkit::merge(&mut overrides, &json!({ "upstream": { "cidrs": ["127.0.0.0/8"] } }));
+    let env = own(overrides).await;
+    // Linux: the loopback's broadcast address, "network is unreachable".
+    let nowhere = SocketAddr::from(([127, 255, 255, 255], 8080));
+    let mut sandboxes = Vec::new();
+    for _ in 0..4 {
+        sandboxes.push(env.sandbox_at(nowhere).await);
+    }
+    for sandbox in &sandboxes[..2] {
+        env.get(sandbox, "/").await.is_bad_gateway(310_509);
+    }
+    env.get(&sandboxes[2], "/").await;
+    assert!(is_open(&env.get(&sandboxes[3], "/").await));
+}
+
+#[tokio::test]
 async fn an_open_breaker_tells_a_caller_without_the_right_token_nothing() {
     let env = own(short()).await;
     let node = Node::dead(&env, "127.0.0.74", 4).await;
