@@ -21,6 +21,7 @@ mod demo;
 mod failover;
 mod gate;
 mod headers;
+mod hostile;
 mod http1;
 mod http2;
 mod kill;
