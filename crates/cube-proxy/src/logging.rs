@@ -13,6 +13,8 @@ use crate::config::{Log, LogFormat};
 /// are in the access log, with a reason.
 const QUIET: &[(&str, &str)] = &[
     ("pingora_core", "warn"),
+    // An error a time that a pooled connection turns out to be closing: a new one is made instead.
+    ("pingora_core::connectors", "off"),
     ("pingora_proxy", "off"),
     ("pingora_cache", "warn"),
     ("pingora_pool", "warn"),
