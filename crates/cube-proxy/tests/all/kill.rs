@@ -68,7 +68,8 @@ async fn a_stream_of_any_framing_is_cut_and_not_ended() {
             let id = head.request_id();
             let answer = end(env, &sandbox, "killed", client.body(head, "GET")).await;
             assert!(!answer.clean, "{framing:?} {version}: {}", answer.brief());
-            assert_eq!(answer.text(), "one\n", "{framing:?} {version}");
+            // The kill may overtake the first piece; nothing else comes through.
+            assert!("one\n".starts_with(&answer.text()), "{framing:?} {version}: {}", answer.brief());
             ends_upstream(&origin).await;
             let line = env.proxy.log_line(&id).await;
             assert_eq!((line.field("retcode"), line.field("reason")), ("310200", "killed"));

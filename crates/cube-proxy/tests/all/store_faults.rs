@@ -252,7 +252,8 @@ async fn answering_with_errors() {
 async fn cut_in_the_middle_of_every_answer() {
     let scene = Scene::set(true).await;
     scene.relay.cut(10);
-    scene.endures(false).await;
+    // An answer that the relay is waiting for already goes through whole.
+    scene.endures(true).await;
     let connections = scene.relay.connections();
     assert!(connections < 100, "{connections} connections within {OUTAGE:?}");
     scene.change(&scene.env.redis).await;
