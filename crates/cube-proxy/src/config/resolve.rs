@@ -106,6 +106,16 @@ pub(super) fn resolve(
     if config.registry.is_some() && matches!(config.store, Store::File(_)) {
         c.warnings.push("registry.enabled: the file store has no registry; nothing is announced".to_owned());
     }
+    if config.response_cache.is_some() {
+        c.warnings
+            .push("response_cache.enabled: this version has no response cache; nothing is stored".to_owned());
+    }
+    if !config.tls.certificates.is_empty() {
+        c.warnings.push(
+            "tls.certificates: this version reads them at start only; tls.reload_interval has no effect"
+                .to_owned(),
+        );
+    }
     if check.faults.is_empty() { Ok((config, check.warnings)) } else { Err(check.faults) }
 }
 

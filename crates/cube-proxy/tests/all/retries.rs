@@ -90,9 +90,19 @@ async fn a_request_with_a_body_on_a_connection_that_had_died_is_not_sent_again()
     let env = cube().await;
     let origin = stale_after_one().await;
     let sandbox = env.sandbox(&origin).await;
-    env.get(&sandbox, "/").await.passed(200);
-    env.call(By::Host, &sandbox, "PUT", "/", &[], "body").await.is_bad_gateway(310_509);
-    assert_eq!(origin.count(), 2);
+    // A request may come before the connection of the one before is back in the pool; it then gets
+    // a new one, and another try shows the matter.
+    for _ in 0..20 {
+        env.get(&sandbox, "/").await;
+        let before = origin.count();
+        let answer = env.call(By::Host, &sandbox, "PUT", "/", &[], "body").await;
+        assert_eq!(origin.count(), before + 1, "sent once, however it ended");
+        if answer.status != 200 {
+            answer.is_bad_gateway(310_509);
+            return;
+        }
+    }
+    panic!("no request met a connection that had died");
 }
 
 #[tokio::test]
