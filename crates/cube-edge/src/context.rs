@@ -129,8 +129,6 @@ pub(crate) struct Attempts {
     pub(crate) port_until: Option<Instant>,
     /// What the next attempt is.
     pub(crate) next: Next,
-    /// Whether the upstream connection in use came from the pool.
-    pub(crate) reused: bool,
 }
 
 /// What the engine's next call for a peer is for.

@@ -91,7 +91,6 @@ impl ProxyHttp for Edge {
                 first: None,
                 port_until: None,
                 next: Next::Route,
-                reused: false,
             },
             body: Body::default(),
             stamped: None,

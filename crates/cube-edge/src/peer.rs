@@ -161,7 +161,6 @@ impl Shared {
 
     /// A connection is there, from the pool or new.
     pub(crate) fn connected(&self, reused: bool, ctx: &mut Context) {
-        ctx.attempts.reused = reused;
         // What an earlier attempt failed with is not this one's.
         ctx.fault = None;
         if reused {
