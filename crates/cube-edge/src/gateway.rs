@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use cube_breaker::Breaker;
 use cube_lifecycle::{Hooks, Lifecycle};
 use cube_metadata::{MetadataStore, Snapshot, SnapshotObserver};
@@ -20,7 +20,7 @@ use crate::access_log::{self, AccessLog};
 use crate::admin::{Explanation, Question};
 use crate::control_plane::ControlPlane;
 use crate::drain::Drain;
-use crate::driver::Driver;
+use crate::driver::{CertificateError, CertificateFiles, Certificates, Driver};
 use crate::edge::{Edge, Shared};
 use crate::error::EdgeError;
 use crate::live::{Ended, LiveRequests};
@@ -88,6 +88,7 @@ impl Gateway {
             metrics: metrics.clone(),
             access_log,
             rate: Rate::new(),
+            admin_token: ArcSwapOption::empty(),
         });
         let conf = Arc::new(ServerConf {
             threads: parts.threads,
@@ -130,6 +131,14 @@ impl Gateway {
     #[must_use]
     pub fn driver(&self) -> &Arc<Driver<HttpProxy<Edge>>> {
         &self.driver
+    }
+
+    /// Reads the certificates of a TLS listener; their end is told in this proxy's metrics.
+    ///
+    /// # Errors
+    /// [`CertificateError`] for the first pair that does not hold.
+    pub fn certificates(&self, files: &[CertificateFiles]) -> Result<Certificates, CertificateError> {
+        Certificates::load(files, self.shared.metrics.clone())
     }
 
     /// The stages of the end.

@@ -21,6 +21,7 @@ mod metrics;
 mod peer;
 mod rate;
 mod reason;
+mod reconfigure;
 mod request_id;
 mod retcode;
 mod settings;
@@ -31,7 +32,8 @@ pub use admin::{AdminApi, AdminApp, MetricsApp, Question, QuestionError, Readine
 pub use answer::{Asker, Dialect, Fault, OwnAnswer, Settings as AnswerSettings, is_preflight, render};
 pub use drain::{Drain, Stage};
 pub use driver::{
-    BindError, CertificateError, Certificates, ConnectionLimits, Driver, Listener, Speaks, listen_plain,
+    BindError, Certificate, CertificateError, CertificateFiles, Certificates, ConnectionLimits, Driver,
+    Listener, NewCertificates, Speaks, Standing, listen_plain,
 };
 pub use edge::Edge;
 pub use error::EdgeError;
@@ -41,5 +43,6 @@ pub use metrics::{
     MethodClass, ProtocolClass, RouteClass, TlsOutcome,
 };
 pub use reason::Reason;
+pub use reconfigure::Reconfiguration;
 pub use retcode::Retcode;
 pub use settings::{ControlPlaneSettings, RequestLimits, Settings, UpstreamSettings};

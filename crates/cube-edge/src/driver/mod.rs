@@ -5,6 +5,7 @@
 //! handles, what we handle"). The engine gets one request at a time, through
 //! `HttpServerApp::process_new_http`, which it offers for accept loops like this.
 
+mod certificate;
 mod conn;
 mod h1;
 mod h2;
@@ -25,6 +26,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
+pub use certificate::{Certificate, CertificateError, CertificateFiles, Standing};
 pub use conn::Speaks;
 pub(crate) use conn::{Conn, Phase, Refuse};
 use head::HeadLimits;
@@ -32,7 +34,7 @@ pub(crate) use head::is_line_of;
 pub use listener::{BindError, Listener, listen_plain};
 use stream::{ClientStream, Socket, Transport};
 use table::{Place, Refused, Table};
-pub use tls::{CertificateError, Certificates};
+pub use tls::{Certificates, NewCertificates};
 
 use crate::drain::{Drain, Stage};
 use crate::metrics::{ConnectionLimit, EdgeMetrics, ProtocolClass, TlsOutcome};

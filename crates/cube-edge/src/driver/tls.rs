@@ -1,52 +1,22 @@
-//! The certificates of the TLS listener and which one a client gets.
+//! The certificates of the TLS listener: which one a client gets, and how new ones come in.
 
-use std::fs::File;
-use std::io::{self, BufReader};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
+use ahash::RandomState;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::crypto::ring;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
-/// Why the certificates do not hold. The message names the file, never its content.
-#[derive(Debug, thiserror::Error)]
-pub enum CertificateError {
-    /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-    /// The file is no PEM, or has nothing of the kind in it.
-    #[error("{}: {what}", path.display())]
-    Content {
-        /// Which file.
-        path: PathBuf,
-        /// What is missing or broken.
-        what: String,
-    },
-    /// Certificate and key do not belong together, or the key's kind is not supported.
-    #[error("{} and {}: {source}", cert.display(), key.display())]
-    Pair {
-        /// The certificate's file.
-        cert: PathBuf,
-        /// The key's file.
-        key: PathBuf,
-        /// What the TLS library said.
-        #[source]
-        source: rustls::Error,
-    },
-    /// There is none.
-    #[error("no certificate is configured")]
-    None,
-}
+use super::certificate::{Certificate, CertificateError, CertificateFiles, Content, Standing};
+use crate::metrics::EdgeMetrics;
+
+/// The files are looked at no more often than this.
+const SHORTEST_LOOK: Duration = Duration::from_millis(50);
 
 /// A certificate and the names it is for.
 #[derive(Debug)]
@@ -57,13 +27,28 @@ struct Named {
     key: Arc<CertifiedKey>,
 }
 
+/// The certificates in force.
 #[derive(Debug)]
-struct ByName {
+struct InForce {
     all: Vec<Named>,
     default: Arc<CertifiedKey>,
 }
 
-impl ByName {
+impl InForce {
+    /// `None` when there is no certificate.
+    fn of<'a>(certificates: impl Iterator<Item = &'a Certificate>) -> Option<Self> {
+        let all: Vec<Named> = certificates
+            .map(|certificate| {
+                let names = certificate.names.iter().cloned();
+                let (wildcard, exact) = names.partition::<Vec<_>, _>(|name| name.starts_with("*."));
+                let wildcard = wildcard.iter().map(|name| name.trim_start_matches('*').to_owned()).collect();
+                Named { exact, wildcard, key: certificate.key.clone() }
+            })
+            .collect();
+        let default = all.first()?.key.clone();
+        Some(Self { all, default })
+    }
+
     /// Exact name, then wildcard (one label), then the first of the list.
     fn choose(&self, name: Option<&str>) -> Arc<CertifiedKey> {
         let Some(name) = name.map(|name| name.trim_end_matches('.').to_ascii_lowercase()) else {
@@ -78,15 +63,39 @@ impl ByName {
     }
 }
 
-impl ResolvesServerCert for ByName {
+/// What the TLS library asks at each handshake. The library's own configuration stays the same for
+/// the life of the process, and with it the keys of session tickets: a client may take up its
+/// session again after any number of new certificates.
+#[derive(Debug)]
+struct Current(ArcSwap<InForce>);
+
+impl ResolvesServerCert for Current {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.choose(hello.server_name()))
+        Some(self.0.load().choose(hello.server_name()))
     }
 }
+
+/// A pair that is looked after.
+struct Watched {
+    files: CertificateFiles,
+    /// The one in force.
+    certificate: Certificate,
+    /// What was read last, whether it held or not: it is judged, and spoken of, once.
+    seen: u64,
+    /// What was last said about its end.
+    said: Standing,
+}
+
+/// Certificates that were read and hold, to be put in force by [`Certificates::replace`].
+pub struct NewCertificates(Vec<Watched>);
 
 /// The certificates of a TLS listener, ready to serve: TLS 1.2 and 1.3, ALPN `h2` and `http/1.1`.
 pub struct Certificates {
     acceptor: TlsAcceptor,
+    current: Arc<Current>,
+    watched: Mutex<Vec<Watched>>,
+    hasher: RandomState,
+    metrics: Arc<EdgeMetrics>,
 }
 
 impl Certificates {
@@ -94,70 +103,142 @@ impl Certificates {
     ///
     /// # Errors
     /// [`CertificateError`] for the first pair that does not hold.
-    pub fn load(pairs: &[(PathBuf, PathBuf)]) -> Result<Self, CertificateError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut all = Vec::with_capacity(pairs.len());
-        for (cert, key) in pairs {
-            let chain = read_chain(cert)?;
-            let names = chain.first().map(|leaf| names_of(leaf, cert)).transpose()?.unwrap_or_default();
-            let private = read_key(key)?;
-            let certified = CertifiedKey::from_der(chain, private, &provider)
-                .map_err(|source| CertificateError::Pair { cert: cert.clone(), key: key.clone(), source })?;
-            let (wildcard, exact) = names.into_iter().partition::<Vec<_>, _>(|name| name.starts_with("*."));
-            let wildcard = wildcard.iter().map(|name| name.trim_start_matches('*').to_owned()).collect();
-            all.push(Named { exact, wildcard, key: Arc::new(certified) });
-        }
-        let default = all.first().map(|named| named.key.clone()).ok_or(CertificateError::None)?;
-        let mut config = ServerConfig::builder_with_provider(provider)
+    pub(crate) fn load(
+        files: &[CertificateFiles],
+        metrics: Arc<EdgeMetrics>,
+    ) -> Result<Self, CertificateError> {
+        let hasher = RandomState::new();
+        let watched = read(files, &hasher)?;
+        let none = || CertificateError::Unusable("no certificate is configured".to_owned());
+        let in_force = InForce::of(watched.iter().map(|watched| &watched.certificate)).ok_or_else(none)?;
+        let current = Arc::new(Current(ArcSwap::from_pointee(in_force)));
+        let unusable = |error: rustls::Error| CertificateError::Unusable(error.to_string());
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| CertificateError::Content { path: PathBuf::new(), what: error.to_string() })?
+            .map_err(unusable)?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(ByName { all, default }));
+            .with_cert_resolver(current.clone());
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)) })
+        // Sessions are taken up again by tickets, in 1.2 too: nothing is kept for a client that
+        // may never come back.
+        config.ticketer = ring::Ticketer::new().map_err(unusable)?;
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let this = Self { acceptor, current, watched: Mutex::default(), hasher, metrics };
+        this.replace(NewCertificates(watched));
+        Ok(this)
+    }
+
+    /// Reads other pairs, which change nothing yet.
+    ///
+    /// # Errors
+    /// [`CertificateError`] for the first pair that does not hold.
+    pub fn prepare(&self, files: &[CertificateFiles]) -> Result<NewCertificates, CertificateError> {
+        read(files, &self.hasher).map(NewCertificates)
+    }
+
+    /// Puts other pairs in force, for handshakes that begin from now on. None at all changes
+    /// nothing: the listener is open.
+    pub fn replace(&self, new: NewCertificates) {
+        let mut watched = self.watched.lock();
+        if !self.publish(&new.0) {
+            return;
+        }
+        for gone in watched.iter() {
+            self.metrics.certificate_gone(&label(&gone.files));
+        }
+        for new in &new.0 {
+            self.metrics.certificate_expires(&label(&new.files), new.certificate.expires());
+        }
+        *watched = new.0;
+    }
+
+    /// Looks at the files: pairs that changed and hold are put in force, those that do not hold
+    /// leave the old one there and are spoken of once. Reads files, so it may block.
+    pub fn look(&self) {
+        let now = SystemTime::now();
+        let mut watched = self.watched.lock();
+        let mut changed = false;
+        for watched in watched.iter_mut() {
+            changed |= self.look_at(watched);
+            let standing = watched.certificate.standing(now);
+            if standing != watched.said {
+                watched.said = standing;
+                if let Some(warning) = standing.warning() {
+                    tracing::warn!(certificate = label(&watched.files), "{warning}");
+                }
+            }
+        }
+        if changed {
+            self.publish(&watched);
+        }
+    }
+
+    /// Looks at the files for as long as the process serves, so often that a change is in force
+    /// within `interval` (`tls.reload_interval`, asked for anew each time).
+    pub async fn follow(self: Arc<Self>, interval: impl Fn() -> Duration) {
+        loop {
+            tokio::time::sleep((interval() / 2).max(SHORTEST_LOOK)).await;
+            let this = self.clone();
+            if tokio::task::spawn_blocking(move || this.look()).await.is_err() {
+                tracing::error!("certificates are no longer looked after");
+                return;
+            }
+        }
     }
 
     pub(super) fn acceptor(&self) -> &TlsAcceptor {
         &self.acceptor
     }
-}
 
-fn open(path: &Path) -> Result<BufReader<File>, CertificateError> {
-    File::open(path)
-        .map(BufReader::new)
-        .map_err(|source| CertificateError::Read { path: path.to_owned(), source })
-}
-
-fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let broken = |what: String| CertificateError::Content { path: path.to_owned(), what };
-    let chain = CertificateDer::pem_reader_iter(open(path)?)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| broken(error.to_string()))?;
-    if chain.is_empty() {
-        return Err(broken("no certificate in it".to_owned()));
+    /// Whether another certificate is to be put in force.
+    fn look_at(&self, watched: &mut Watched) -> bool {
+        let content = Content::read(&watched.files);
+        let seen = content.print(&self.hasher);
+        if seen == watched.seen {
+            return false;
+        }
+        watched.seen = seen;
+        let certificate = label(&watched.files);
+        match Certificate::parse(&watched.files, content, &ring::default_provider()) {
+            Ok(new) => {
+                self.metrics.certificate_expires(&certificate, new.expires());
+                watched.certificate = new;
+                tracing::info!(certificate, "a new certificate is in force");
+                true
+            }
+            Err(error) => {
+                tracing::error!(certificate, "the old certificate stays in force: {error}");
+                false
+            }
+        }
     }
-    Ok(chain)
+
+    /// Whether there was a certificate to put in force.
+    fn publish(&self, watched: &[Watched]) -> bool {
+        let in_force = InForce::of(watched.iter().map(|watched| &watched.certificate));
+        let some = in_force.is_some();
+        if let Some(in_force) = in_force {
+            self.current.0.store(Arc::new(in_force));
+        }
+        some
+    }
 }
 
-fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
-    PrivateKeyDer::from_pem_reader(open(path)?).map_err(|_| CertificateError::Content {
-        path: path.to_owned(),
-        what: "no private key in it".to_owned(),
-    })
+fn read(files: &[CertificateFiles], hasher: &RandomState) -> Result<Vec<Watched>, CertificateError> {
+    let provider = ring::default_provider();
+    let now = SystemTime::now();
+    let one = |files: &CertificateFiles| {
+        let content = Content::read(files);
+        let seen = content.print(hasher);
+        let certificate = Certificate::parse(files, content, &provider)?;
+        // What is to be said now, the check of the configuration has said.
+        let said = certificate.standing(now);
+        Ok(Watched { files: files.clone(), certificate, seen, said })
+    };
+    files.iter().map(one).collect()
 }
 
-/// The DNS names of a certificate, in lower case.
-fn names_of(leaf: &CertificateDer<'_>, path: &Path) -> Result<Vec<String>, CertificateError> {
-    use x509_parser::prelude::*;
-    let broken = |what: String| CertificateError::Content { path: path.to_owned(), what };
-    let (_, parsed) = X509Certificate::from_der(leaf).map_err(|error| broken(error.to_string()))?;
-    let names = parsed.subject_alternative_name().map_err(|error| broken(error.to_string()))?;
-    let names = names.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
-    Ok(names
-        .iter()
-        .filter_map(|name| match name {
-            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
-            _ => None,
-        })
-        .collect())
+/// The certificate in metrics and messages: its file as configured.
+fn label(files: &CertificateFiles) -> String {
+    files.cert.display().to_string()
 }

@@ -7,12 +7,12 @@
 mod check;
 mod error;
 mod file;
+mod keys;
 mod path;
 mod resolve;
 mod scalar;
 mod settings;
 mod source;
-mod tls;
 mod types;
 
 #[cfg(test)]
@@ -21,9 +21,9 @@ mod tests;
 use std::path::Path;
 
 pub use error::{ConfigError, Origin, Problem};
+pub use keys::{KEYS, Key, Takes};
 pub use resolve::Machine;
 pub use source::Environment;
-pub use tls::{PairError, load_pair};
 pub use types::*;
 
 /// A configuration, and what its author should know about it.

@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
+use cube_edge::{Certificate, CertificateError, CertificateFiles};
 use cube_route::ClientHost;
 
 use super::check::Check;
 use super::file::{self, File};
 use super::path::KeyPath;
 use super::source::Fault;
-use super::tls::{PairError, load_pair};
 use super::types::*;
 
 /// What the engine can take, whatever is configured (docs/architecture.md).
@@ -110,12 +110,6 @@ pub(super) fn resolve(
         c.warnings
             .push("response_cache.enabled: this version has no response cache; nothing is stored".to_owned());
     }
-    if !config.tls.certificates.is_empty() {
-        c.warnings.push(
-            "tls.certificates: this version reads them at start only; tls.reload_interval has no effect"
-                .to_owned(),
-        );
-    }
     if check.faults.is_empty() { Ok((config, check.warnings)) } else { Err(check.faults) }
 }
 
@@ -126,11 +120,17 @@ fn count(number: u32) -> usize {
 fn tls(c: &mut Check, file: &file::Tls) -> Tls {
     let mut certificates = Vec::with_capacity(file.certificates.len());
     for (at, pair) in file.certificates.iter().enumerate() {
-        let pair = Certificate { cert: c.path(&pair.cert), key: c.path(&pair.key) };
-        match load_pair(&pair) {
-            Ok(_) => {}
-            Err(PairError::Cert(message)) => c.fault(&format!("tls.certificates[{at}].cert"), message),
-            Err(PairError::Key(message)) => c.fault(&format!("tls.certificates[{at}].key"), message),
+        let pair = CertificateFiles { cert: c.path(&pair.cert), key: c.path(&pair.key) };
+        match Certificate::read(&pair) {
+            Ok(certificate) => {
+                if let Some(warning) = certificate.standing(std::time::SystemTime::now()).warning() {
+                    c.warnings.push(format!("tls.certificates[{at}]: {}: {warning}", pair.cert.display()));
+                }
+            }
+            Err(CertificateError::Key(message)) => c.fault(&format!("tls.certificates[{at}].key"), message),
+            Err(CertificateError::Cert(message) | CertificateError::Unusable(message)) => {
+                c.fault(&format!("tls.certificates[{at}].cert"), message);
+            }
         }
         certificates.push(pair);
     }

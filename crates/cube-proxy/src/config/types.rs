@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cube_edge::CertificateFiles;
 use ipnet::IpNet;
 
 /// A password, a token, or a URL that may hold one. Never shown, in no format.
@@ -113,18 +114,9 @@ impl Listen {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tls {
     /// The first is the default, for clients that name no or an unknown host.
-    pub certificates: Vec<Certificate>,
+    pub certificates: Vec<CertificateFiles>,
     /// How often the files are looked at for a change.
     pub reload_interval: Duration,
-}
-
-/// A certificate chain and its key, both PEM files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Certificate {
-    /// The certificate, then its intermediates.
-    pub cert: PathBuf,
-    /// The private key.
-    pub key: PathBuf,
 }
 
 /// Which requests name a sandbox, and whom to believe (routing.md).
