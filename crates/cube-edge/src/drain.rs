@@ -14,8 +14,10 @@ pub enum Stage {
     Unready = 1,
     /// Listening has stopped; answers carry `Connection: close`; connections go as they fall idle.
     Closing = 2,
+    /// Half of the time is over: HTTP/2 connections are told that it ends, with streams or without.
+    Late = 3,
     /// What has not ended by itself is ended.
-    Over = 3,
+    Over = 4,
 }
 
 /// The stage, for everybody who acts on it. It only ever moves forward.
@@ -38,6 +40,7 @@ impl Drain {
             0 => Stage::Serving,
             1 => Stage::Unready,
             2 => Stage::Closing,
+            3 => Stage::Late,
             _ => Stage::Over,
         }
     }

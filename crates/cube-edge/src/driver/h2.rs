@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::conn::LAST_WORDS;
 use super::stream::ClientStream;
-use super::{Conn, ConnectionLimits, Driver, Kill, ORIGIN, Origin};
+use super::{Conn, ConnectionLimits, Driver, Kill, ORIGIN, Origin, Speaks};
 use crate::drain::Stage;
 
 /// Requests that the engine refuses before the connection is given up, as in its own loop.
@@ -109,6 +109,19 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         streams.end();
     }
 
+    /// Returns when the client is to be told that the connection ends (GOAWAY). That waits for a
+    /// moment without streams, but not for ever: a widely used JavaScript client gives up every
+    /// stream of a connection that announces its end. Those that speak gRPC do not.
+    async fn time_to_leave(&self, conn: &Conn, streams: &Streams) {
+        self.drain.reached(Stage::Closing).await;
+        if conn.speaks != Speaks::Grpc {
+            tokio::select! {
+                () = streams.idle() => {}
+                () = self.drain.reached(Stage::Late) => {}
+            }
+        }
+    }
+
     async fn serve_streams(
         &self,
         mut h2: Connection<Stream, Bytes>,
@@ -123,9 +136,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             let worn = conn.requests() >= limits.keepalive_requests;
             let accepted = tokio::select! {
                 biased;
-                // GOAWAY waits for an idle connection: a widely used client gives up every
-                // stream of a connection that announces its end.
-                () = async { self.drain.reached(Stage::Closing).await; streams.idle().await; }, if !leaving => {
+                () = self.time_to_leave(conn, streams), if !leaving => {
                     h2.graceful_shutdown();
                     leaving = true;
                     continue;
