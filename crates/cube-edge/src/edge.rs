@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use async_trait::async_trait;
 use bytes::Bytes;
 use cube_breaker::Breaker;
@@ -23,6 +23,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
 use crate::access_log::AccessLog;
+use crate::admin::AdminToken;
 use crate::context::{Attempts, Body, Context, Destination, Gauges, Next, Seen};
 use crate::control_plane::ControlPlane;
 use crate::drain::Drain;
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) rate: Rate,
+    pub(crate) admin_token: ArcSwapOption<AdminToken>,
 }
 
 /// The `ProxyHttp` implementation.

@@ -188,7 +188,7 @@ impl Lifecycle {
     }
 
     async fn wait_for_change(&self, id: &SandboxId, place: &Place, may_resume: bool) -> Held {
-        let until = Instant::now() + self.settings.pause_wait;
+        let until = Instant::now() + self.settings.load().pause_wait;
         loop {
             let changed = place.changed();
             // Anything else is judged again by the caller, since the token comes before it.
@@ -234,14 +234,14 @@ impl Lifecycle {
     pub(crate) fn stance(&self, id: &SandboxId, may_resume: bool) -> Stance {
         let Some(known) = self.states.get(id) else { return Stance::Pass };
         let Some(Status::Known(state)) = known.state else { return Stance::Pass };
-        let resumes = self.resume.is_some();
+        let resumes = || self.resume.load().is_some();
         match state {
             SandboxState::Running => Stance::Pass,
             SandboxState::Killing | SandboxState::Killed => Stance::Killed,
             SandboxState::Pausing => Stance::Wait,
-            SandboxState::Resuming if resumes && may_resume => Stance::Wake,
+            SandboxState::Resuming if resumes() && may_resume => Stance::Wake,
             SandboxState::Resuming => Stance::Wait,
-            SandboxState::Paused if !resumes || known.auto_resume == Some(false) => Stance::Asleep,
+            SandboxState::Paused if !resumes() || known.auto_resume == Some(false) => Stance::Asleep,
             SandboxState::Paused if may_resume => Stance::Wake,
             SandboxState::Paused => Stance::Wait,
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use arc_swap::{ArcSwap, ArcSwapOption};
 use cube_metadata::{SandboxState, Snapshot, SnapshotObserver, Status};
 use cube_route::SandboxId;
 use prometheus::Registry;
@@ -56,11 +57,11 @@ impl Default for Timing {
 
 /// States, gate, resume, last activity and registry row of one process.
 pub struct Lifecycle {
-    pub(crate) settings: Settings,
+    pub(crate) settings: ArcSwap<Settings>,
     pub(crate) timing: Timing,
     pub(crate) states: States,
     pub(crate) places: Arc<Places>,
-    pub(crate) resume: Option<Manager>,
+    pub(crate) resume: ArcSwapOption<Manager>,
     pub(crate) flights: Flights,
     pub(crate) activity: Activity,
     pub(crate) metrics: Metrics,
@@ -89,21 +90,37 @@ impl Lifecycle {
         hooks: Arc<dyn Hooks>,
         registry: &Registry,
     ) -> Result<Arc<Self>, LifecycleError> {
-        let resume = settings.resume.as_ref().map(Manager::new).transpose()?;
+        let resume = settings.resume.as_ref().map(Manager::new).transpose()?.map(Arc::new);
         let metrics = Metrics::new(registry)?;
         Ok(Arc::new(Self {
             timing,
             states: States::new(settings.max_states, settings.follow_redis),
             places: Places::new(settings.max_held, settings.max_held_per_sandbox, metrics.held.clone()),
-            resume,
+            resume: resume.into(),
             flights: Flights::default(),
             activity: Activity::new(settings.max_active),
             metrics,
             last_pushed_ms: AtomicU64::new(0),
             hooks,
             start: Instant::now(),
-            settings,
+            settings: ArcSwap::from_pointee(settings),
         }))
+    }
+
+    /// Applies new settings; who is held keeps the time it was given, a call under way the manager
+    /// it was made to. `follow_redis` and the sizes of the tables stay as they are.
+    ///
+    /// # Errors
+    /// [`LifecycleError`] when `resume.url` cannot be called; nothing is changed then.
+    pub fn update(&self, settings: Settings) -> Result<(), LifecycleError> {
+        // The same manager goes on counting the calls that are under way.
+        if settings.resume != self.settings.load().resume {
+            let manager = settings.resume.as_ref().map(Manager::new).transpose()?;
+            self.resume.store(manager.map(Arc::new));
+        }
+        self.places.resize(settings.max_held, settings.max_held_per_sandbox);
+        self.settings.store(Arc::new(settings));
+        Ok(())
     }
 
     /// The state in force; none where nothing is known.

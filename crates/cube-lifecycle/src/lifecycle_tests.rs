@@ -1,8 +1,8 @@
 use cube_metadata::SandboxState::{Killed, Killing, Paused, Pausing, Running};
 
 use super::*;
-use crate::testing::{Bench, id, snapshot};
-use crate::{Gate, ResumeSettings};
+use crate::testing::{Act, Bench, Manager as Scripted, id, snapshot};
+use crate::{Gate, Held, Refusal, ResumeSettings};
 
 #[test]
 fn a_new_life_is_announced_before_the_gate_opens_and_a_kill_after_it_has_closed() {
@@ -124,4 +124,25 @@ fn metrics_that_are_registered_already_are_refused() {
     let hooks: Arc<dyn Hooks> = Arc::<crate::testing::Told>::clone(&bench.told);
     let built = Lifecycle::new(bench.settings.clone(), hooks, &bench.registry);
     assert!(matches!(built.err(), Some(LifecycleError::Metrics(_))));
+}
+
+#[tokio::test]
+async fn new_settings_hold_from_the_next_request_on() {
+    let (first, second) = (Scripted::start(Act::Answer(200)).await, Scripted::start(Act::Answer(200)).await);
+    let mut bench = Bench::resuming_at(&first);
+    let lifecycle = bench.build();
+    lifecycle.update(Bench::resuming_at(&second).settings).unwrap();
+    lifecycle.push_state(&id("a"), Paused);
+    assert_eq!(lifecycle.hold(&id("a"), "r", true).await, Held::Resumed);
+    assert_eq!((first.requests().len(), second.requests().len()), (0, 1));
+
+    bench.settings.resume = Some(ResumeSettings::new("https://manager"));
+    assert!(matches!(lifecycle.update(bench.settings.clone()), Err(LifecycleError::ResumeUrl(_))));
+    lifecycle.push_state(&id("b"), Paused);
+    assert_eq!(lifecycle.hold(&id("b"), "r", true).await, Held::Resumed, "what was in force stays");
+
+    bench.settings.resume = None;
+    lifecycle.update(bench.settings).unwrap();
+    lifecycle.push_state(&id("c"), Paused);
+    assert_eq!(lifecycle.hold(&id("c"), "r", true).await, Held::Refuse(Refusal::Paused));
 }

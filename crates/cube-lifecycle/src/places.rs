@@ -13,8 +13,8 @@ use tokio::sync::futures::Notified;
 
 /// All places. Nothing is kept for a sandbox that nobody waits for.
 pub(crate) struct Places {
-    max: usize,
-    max_per_sandbox: usize,
+    max: AtomicUsize,
+    max_per_sandbox: AtomicUsize,
     /// Taken places; read without the lock where nobody waits, which is nearly always.
     taken: AtomicUsize,
     seats: Mutex<HashMap<SandboxId, Seat, ahash::RandomState>>,
@@ -35,22 +35,35 @@ pub(crate) struct Place {
 
 impl Places {
     pub(crate) fn new(max: usize, max_per_sandbox: usize, gauge: IntGauge) -> Arc<Self> {
-        Arc::new(Self { max, max_per_sandbox, taken: AtomicUsize::new(0), seats: Mutex::default(), gauge })
+        Arc::new(Self {
+            max: AtomicUsize::new(max),
+            max_per_sandbox: AtomicUsize::new(max_per_sandbox),
+            taken: AtomicUsize::new(0),
+            seats: Mutex::default(),
+            gauge,
+        })
+    }
+
+    /// Other bounds; places that are taken stay taken.
+    pub(crate) fn resize(&self, max: usize, max_per_sandbox: usize) {
+        self.max.store(max, Ordering::Relaxed);
+        self.max_per_sandbox.store(max_per_sandbox, Ordering::Relaxed);
     }
 
     /// A place for `id`; none when the bound of the sandbox or of all is reached.
     pub(crate) fn take(self: &Arc<Self>, id: &SandboxId) -> Option<Place> {
+        let each = self.max_per_sandbox.load(Ordering::Relaxed);
         let mut seats = self.seats.lock();
-        if self.taken.load(Ordering::Relaxed) >= self.max {
+        if self.taken.load(Ordering::Relaxed) >= self.max.load(Ordering::Relaxed) {
             return None;
         }
         let changed = match seats.get_mut(id) {
-            Some(seat) if seat.taken >= self.max_per_sandbox => return None,
+            Some(seat) if seat.taken >= each => return None,
             Some(seat) => {
                 seat.taken += 1;
                 Arc::clone(&seat.changed)
             }
-            None if self.max_per_sandbox == 0 => return None,
+            None if each == 0 => return None,
             None => {
                 let changed = Arc::new(Notify::new());
                 seats.insert(id.clone(), Seat { taken: 1, changed: Arc::clone(&changed) });
@@ -141,6 +154,17 @@ mod tests {
         assert!(places.take(&id("c")).is_none());
         drop(second);
         assert!(places.take(&id("c")).is_some());
+    }
+
+    #[test]
+    fn other_bounds_hold_for_who_comes_next() {
+        let places = places(1, 1);
+        let _first = places.take(&id("a")).unwrap();
+        places.resize(2, 2);
+        let _second = places.take(&id("a")).unwrap();
+        places.resize(9, 1);
+        assert!(places.take(&id("a")).is_none());
+        assert!(places.take(&id("b")).is_some());
     }
 
     #[test]

@@ -118,7 +118,7 @@ impl Lifecycle {
         request_id: &str,
         still: impl FnOnce() -> bool,
     ) -> Joined {
-        let Some(manager) = &self.resume else { return Joined::NotNeeded };
+        let Some(manager) = self.resume.load_full() else { return Joined::NotNeeded };
         let mut flights = self.flights.0.lock();
         match flights.get(id) {
             Some(Slot::Calling(flight)) => return Joined::Flight(Flight(flight.clone())),
@@ -141,7 +141,7 @@ impl Lifecycle {
         let request_id = request_id.to_owned();
         // A task of its own: a waiter that leaves takes nothing from the others.
         tokio::spawn(async move {
-            let refusal = clear.lifecycle.fly(&clear.id, &request_id).await;
+            let refusal = clear.lifecycle.fly(&manager, &clear.id, &request_id).await;
             drop(permit);
             match refusal {
                 None => {
@@ -159,8 +159,7 @@ impl Lifecycle {
     }
 
     /// One call, and what follows from its end.
-    async fn fly(&self, id: &SandboxId, request_id: &str) -> Option<Refusal> {
-        let manager = self.resume.as_ref()?;
+    async fn fly(&self, manager: &Manager, id: &SandboxId, request_id: &str) -> Option<Refusal> {
         let began = self.states.mark();
         let start = Instant::now();
         let outcome = manager.ask(id, request_id).await;
@@ -184,7 +183,7 @@ impl Lifecycle {
     /// True: it was resumed; read the record afresh and judge again from the token on. False: it
     /// is not to be, was not, or was tried a moment ago.
     pub async fn resume_after_timeout(self: &Arc<Self>, id: &SandboxId, request_id: &str) -> bool {
-        if self.resume.is_none() || self.stance(id, true) != Stance::Pass {
+        if self.resume.load().is_none() || self.stance(id, true) != Stance::Pass {
             return false;
         }
         let now = self.now_ms();

@@ -21,7 +21,7 @@ pub enum LifecycleError {
 }
 
 /// Settings of gate, resume and tables (config.md, `lifecycle` and `resume`).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Whether the state string in the store is a source of states.
     pub follow_redis: bool,
@@ -54,7 +54,7 @@ impl Default for Settings {
 }
 
 /// How the manager is asked to wake a sandbox (config.md, `resume`).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResumeSettings {
     /// `http://host[:port][/path]`; `/internal/resume` is put behind it.
     pub url: String,
@@ -75,7 +75,7 @@ impl ResumeSettings {
 }
 
 /// A secret that is sent and never shown.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct BearerToken(HeaderValue);
 
 impl BearerToken {

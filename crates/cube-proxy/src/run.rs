@@ -27,7 +27,7 @@ pub fn run(file: &Path) -> Result<(), StartError> {
     let pid_file = run_dir.claim()?;
     bind::check(&config.listen)?;
     config.server.run_dir = Some(run_dir.path().to_owned());
-    let outcome = serve(config, None, ServeOptions::default());
+    let outcome = serve(config, None, ServeOptions { file: Some(file.to_owned()), ready: None });
     drop(pid_file);
     outcome
 }

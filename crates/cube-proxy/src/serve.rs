@@ -2,6 +2,7 @@
 
 mod edge_settings;
 mod plain;
+mod reload;
 mod signals;
 
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ use tokio::runtime::Runtime;
 use crate::config::Config;
 use crate::error::StartError;
 use plain::PlainListener;
+use reload::Reload;
 
 /// How long the end of the process waits for what hangs.
 const LAST_WAIT: Duration = Duration::from_millis(200);
@@ -27,6 +29,8 @@ const LAST_WAIT: Duration = Duration::from_millis(200);
 /// What the command line says about how to serve.
 #[derive(Default)]
 pub struct ServeOptions {
+    /// The configuration file, to be read again at SIGHUP.
+    pub file: Option<PathBuf>,
     /// Called once, when everything is listening.
     pub ready: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -68,9 +72,12 @@ async fn run(
     let readiness = Arc::new(Readiness::new(store.clone(), gateway.drain().clone()));
 
     let mut signals = signals::Signals::listen()?;
-    let listeners = bind_data(&config)?;
+    let certificates = certificates(&config, &gateway)?;
+    let listeners = bind_data(&config, certificates.clone())?;
+    let reload = Reload::new(options.file, config.clone(), gateway.clone(), certificates, &registry)?;
     let plain = bind_plain(&config, &gateway, &readiness, registry)?;
     gateway.start();
+    tokio::spawn(reload.clone().run());
     for listener in plain {
         beside.spawn(listener.serve());
     }
@@ -91,8 +98,8 @@ async fn run(
     }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
 
-    signals.until_stop(&gateway).await;
-    drain(&config, &gateway, &mut signals).await;
+    signals.until_stop(&gateway, &reload).await;
+    drain(&gateway, &mut signals, &reload).await;
     // The registry row goes with the last stream, not before: until then the manager must see
     // this replica's activity.
     drop(ended);
@@ -125,15 +132,19 @@ pub(crate) fn assemble(
 }
 
 /// connections.md, Draining. A second signal ends it at once.
-async fn drain(config: &Config, gateway: &Gateway, signals: &mut signals::Signals) {
+async fn drain(gateway: &Gateway, signals: &mut signals::Signals, reload: &Reload) {
+    let times = reload.running().drain;
     let stages = gateway.drain();
     tracing::info!(open = gateway.driver().open(), "draining");
     let orderly = async {
         stages.advance(Stage::Unready);
-        tokio::time::sleep(config.drain.delay).await;
+        tokio::time::sleep(times.delay).await;
         stages.advance(Stage::Closing);
         let late = async {
-            tokio::time::sleep(config.drain.stop_timeout).await;
+            let half = times.stop_timeout / 2;
+            tokio::time::sleep(half).await;
+            stages.advance(Stage::Late);
+            tokio::time::sleep(times.stop_timeout.saturating_sub(half)).await;
             tracing::warn!(open = gateway.driver().open(), "drain.stop_timeout is over; ending what is left");
             stages.advance(Stage::Over);
             std::future::pending::<()>().await;
@@ -145,7 +156,7 @@ async fn drain(config: &Config, gateway: &Gateway, signals: &mut signals::Signal
     };
     tokio::select! {
         () = orderly => {}
-        () = signals.again(gateway) => {
+        () = signals.again(gateway, reload) => {
             tracing::warn!(open = gateway.driver().open(), "asked twice; ending at once");
             stages.advance(Stage::Over);
         }
@@ -169,18 +180,16 @@ fn runtime_beside() -> Result<Runtime, StartError> {
     runtime("admin", 1)
 }
 
-fn bind_data(config: &Config) -> Result<Vec<Listener>, StartError> {
-    let pairs: Vec<(PathBuf, PathBuf)> = config
-        .tls
-        .certificates
-        .iter()
-        .map(|certificate| (certificate.cert.clone(), certificate.key.clone()))
-        .collect();
-    let certificates = (!pairs.is_empty())
-        .then(|| Certificates::load(&pairs))
+/// The certificates of the https listener, where it is open.
+fn certificates(config: &Config, gateway: &Gateway) -> Result<Option<Arc<Certificates>>, StartError> {
+    let files = &config.tls.certificates;
+    (!files.is_empty())
+        .then(|| gateway.certificates(files).map(Arc::new))
         .transpose()
-        .map_err(|error| StartError::Engine(format!("tls.certificates: {error}")))?
-        .map(Arc::new);
+        .map_err(|error| StartError::Engine(format!("tls.certificates: {error}")))
+}
+
+fn bind_data(config: &Config, certificates: Option<Arc<Certificates>>) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
     let mut open = |addresses: &[SocketAddr], speaks, certificates: Option<Arc<Certificates>>| {
         for address in addresses {

@@ -89,14 +89,25 @@ impl AddressGuard {
         guard
     }
 
-    /// Reads the addresses of the local interfaces again every 10 s. To be spawned.
+    /// Whether it decides by the same configuration as `other`.
+    #[must_use]
+    pub fn same_rules(&self, other: &Self) -> bool {
+        self.cidrs == other.cidrs
+            && self.host_ports == other.host_ports
+            && self.own_sockets == other.own_sockets
+    }
+
+    /// Reads the addresses of the local interfaces again every 10 s, until nobody else holds the
+    /// guard. To be spawned.
     pub async fn run(self: Arc<Self>) {
         let mut every = tokio::time::interval(REFRESH);
         every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         every.tick().await;
+        let guard = Arc::downgrade(&self);
+        drop(self);
         loop {
             every.tick().await;
-            let guard = Arc::clone(&self);
+            let Some(guard) = guard.upgrade() else { return };
             // A node has an interface a sandbox: the list may take the kernel milliseconds.
             if tokio::task::spawn_blocking(move || guard.refresh()).await.is_err() {
                 return;

@@ -50,7 +50,24 @@ pub struct Settings {
     pub redact_query: Vec<String>,
 }
 
+/// How lines look: what of the settings can change while the log is open.
+#[derive(Debug, PartialEq, Eq)]
+struct Style {
+    format: Format,
+    redact_query: Vec<String>,
+}
+
+impl Style {
+    fn formatter(&self) -> Formatter {
+        Formatter::new(self.format, Redactor::new(&self.redact_query))
+    }
+}
+
 impl Settings {
+    fn style(&self) -> Style {
+        Style { format: self.format, redact_query: self.redact_query.clone() }
+    }
+
     /// The keys that are redacted by default.
     pub const REDACT_QUERY: [&str; 9] =
         ["token", "access_token", "signature", "sig", "key", "secret", "password", "auth", "x-amz-signature"];
@@ -142,7 +159,7 @@ impl AccessLog {
         let failed = |source| EdgeError::AccessLog { path: settings.path.clone(), source };
         let sink = Sink::open(&settings.path).map_err(failed)?;
         let queue = Arc::new(Queue::default());
-        let formatter = Formatter::new(settings.format, Redactor::new(&settings.redact_query));
+        let formatter = settings.style().formatter();
         let writer = Writer::new(sink, metrics.access_log_lines.clone(), metrics.access_log_dropped.clone());
         let work = Arc::clone(&queue);
         thread::Builder::new()
@@ -163,6 +180,12 @@ impl AccessLog {
     /// fails the old file stays in use and opening is tried again every second.
     pub fn reopen(&self) {
         self.queue.reopen();
+    }
+
+    /// Takes another format and other keys to redact, for lines submitted from now on. The path
+    /// stays what it was.
+    pub fn update(&self, settings: &Settings) {
+        self.queue.style(settings.style());
     }
 
     /// Writes what is queued and ends the thread; gives up after `wait`. Whether all was written.
@@ -187,7 +210,11 @@ fn write_all(queue: &Queue, mut formatter: Formatter, mut writer: Writer) {
     let mut batch = queue::Batch::default();
     loop {
         let order = queue.take(&mut batch);
-        for (record, text) in batch.lines() {
+        let mut styles = order.styles.into_iter().peekable();
+        for (n, (record, text)) in batch.lines().enumerate() {
+            while let Some((_, style)) = styles.next_if(|(from, _)| *from <= n) {
+                formatter = style.formatter();
+            }
             formatter.line(record, text, &mut out);
             if out.len() >= PIECE {
                 writer.write(&out);
@@ -198,6 +225,9 @@ fn write_all(queue: &Queue, mut formatter: Formatter, mut writer: Writer) {
         out.clear();
         out.shrink_to(4 * PIECE);
         batch.clear();
+        if let Some((_, style)) = styles.last() {
+            formatter = style.formatter();
+        }
         if order.reopen {
             writer.reopen();
         }

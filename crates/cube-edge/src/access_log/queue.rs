@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::Entry;
 use super::record::Record;
+use super::{Entry, Style};
 
 /// The most lines that wait.
 const MAX_LINES: usize = 16_384;
@@ -46,10 +46,12 @@ impl Batch {
 }
 
 /// What to do after the lines that were taken.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Order {
     /// Open the file anew.
     pub(super) reopen: bool,
+    /// From the line of that number on, write in this way.
+    pub(super) styles: Vec<(usize, Style)>,
     /// End.
     pub(super) close: bool,
 }
@@ -96,6 +98,14 @@ impl Queue {
         self.wake.notify_one();
     }
 
+    pub(super) fn style(&self, style: Style) {
+        let mut state = self.state.lock();
+        let waiting = state.waiting.records.len();
+        state.order.styles.push((waiting, style));
+        drop(state);
+        self.wake.notify_one();
+    }
+
     /// Closes it; whether the thread ended within `wait`.
     pub(super) fn close(&self, wait: Duration) -> bool {
         let mut state = self.state.lock();
@@ -117,8 +127,8 @@ impl Queue {
             GATHER,
         );
         std::mem::swap(&mut state.waiting, batch);
-        let order = state.order;
-        state.order.reopen = false;
+        let order = std::mem::take(&mut state.order);
+        state.order.close = order.close;
         order
     }
 

@@ -293,6 +293,24 @@ fn rotation_loses_no_line() {
 }
 
 #[test]
+fn another_style_holds_for_the_lines_that_follow() {
+    let (dir, metrics) = (tempfile::tempdir().unwrap(), metrics());
+    let path = dir.path().join("access.log");
+    let log = open(&path, &metrics);
+    let some = || Entry { request_uri: Some(b"/?token=hush&ticket=hush"), ..entry() };
+    log.submit(&some());
+    let settings =
+        Settings { format: Format::Json, redact_query: vec!["ticket".into()], ..Settings::default() };
+    log.update(&settings);
+    log.submit(&some());
+    assert!(log.close(LONG));
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].contains("||/?token=***&ticket=hush||"), "{text}");
+    assert!(lines[1].starts_with('{') && lines[1].contains("/?token=hush&ticket=***"), "{text}");
+}
+
+#[test]
 fn a_full_disk_loses_lines_and_counts_them() {
     let metrics = metrics();
     let log = open(Path::new("/dev/full"), &metrics);

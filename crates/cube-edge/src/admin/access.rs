@@ -10,7 +10,7 @@ use super::MAX_BODY;
 use super::answer::Answer;
 
 /// `admin.token`. Compared in constant time, never shown.
-pub(super) struct AdminToken(Vec<u8>);
+pub(crate) struct AdminToken(Vec<u8>);
 
 impl fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,7 +20,7 @@ impl fmt::Debug for AdminToken {
 
 impl AdminToken {
     /// `None` for an empty one, which is no token.
-    pub(super) fn new(secret: Vec<u8>) -> Option<Self> {
+    pub(crate) fn new(secret: Vec<u8>) -> Option<Self> {
         (!secret.is_empty()).then_some(Self(secret))
     }
 

@@ -22,7 +22,7 @@ use serde_json::json;
 
 use crate::edge::Shared;
 use crate::gateway::Gateway;
-use access::AdminToken;
+pub(crate) use access::AdminToken;
 use answer::{Answer, probe};
 pub(crate) use explain::Explanation;
 pub use question::{Question, QuestionError};
@@ -36,19 +36,20 @@ const MAX_BODY: usize = 1024 * 1024;
 pub struct AdminApi {
     shared: Arc<Shared>,
     readiness: Arc<Readiness>,
-    token: Option<AdminToken>,
 }
 
 impl AdminApi {
     /// `token` is `admin.token`; without one only loopback peers are served.
     #[must_use]
     pub fn new(gateway: &Gateway, readiness: Arc<Readiness>, token: Option<Vec<u8>>) -> Self {
-        Self { shared: gateway.shared().clone(), readiness, token: token.and_then(AdminToken::new) }
+        let shared = gateway.shared().clone();
+        shared.admin_token.store(token.and_then(AdminToken::new).map(Arc::new));
+        Self { shared, readiness }
     }
 
     /// Whether the request may go on to its body, which is not read before.
     fn check_head(&self, peer: Option<IpAddr>, uri: &Uri, headers: &HeaderMap) -> Result<(), Answer> {
-        access::check(self.token.as_ref(), peer, uri, headers)
+        access::check(self.shared.admin_token.load().as_deref(), peer, uri, headers)
     }
 
     /// The answer to a request that [`AdminApi::check_head`] let through.

@@ -24,6 +24,13 @@ impl Environment {
         Self(std::env::vars_os().collect())
     }
 
+    /// These with one more.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.0.insert(name.into(), value.into());
+        self
+    }
+
     /// The value of one of them.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&OsStr> {

@@ -3,6 +3,7 @@
 use cube_edge::Gateway;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::reload::Reload;
 use crate::error::StartError;
 
 /// Signals that are listened for, from before anything is bound.
@@ -29,22 +30,20 @@ impl Signals {
     }
 
     /// Returns at the first SIGTERM or SIGINT; acts on the others meanwhile.
-    pub(super) async fn until_stop(&mut self, gateway: &Gateway) {
+    pub(super) async fn until_stop(&mut self, gateway: &Gateway, reload: &Reload) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
                 _ = self.quit.recv() => tracing::info!("SIGQUIT alone does nothing"),
-                _ = self.hangup.recv() => {
-                    tracing::warn!("SIGHUP: this version reads its configuration at start only; nothing is changed");
-                }
+                _ = self.hangup.recv() => reload.ask(),
                 _ = self.reopen.recv() => gateway.reopen_log(),
             }
         }
     }
 
     /// Returns at another SIGTERM or SIGINT.
-    pub(super) async fn again(&mut self, gateway: &Gateway) {
-        self.until_stop(gateway).await;
+    pub(super) async fn again(&mut self, gateway: &Gateway, reload: &Reload) {
+        self.until_stop(gateway, reload).await;
     }
 }

@@ -1,0 +1,266 @@
+//! Every key: whether it can change while the proxy runs, and whether it did.
+
+use super::types::{Config, RedisStore, Registry, ResponseCache, Resume, Store};
+
+/// When another value of a key takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// At SIGHUP.
+    Live,
+    /// With a new process: an upgrade or a restart.
+    Upgrade,
+}
+
+/// A key of the file. One that names a file with a secret stands for the secret in it.
+#[derive(Clone, Copy)]
+pub struct Key {
+    /// Dotted path.
+    pub name: &'static str,
+    /// When another value takes effect.
+    pub takes: Takes,
+    same: fn(&Config, &Config) -> bool,
+}
+
+impl Key {
+    /// Whether its value differs between two configurations.
+    #[must_use]
+    pub fn differs(&self, one: &Config, other: &Config) -> bool {
+        !(self.same)(one, other)
+    }
+}
+
+macro_rules! keys {
+    ($($name:literal $takes:ident $config:ident => $value:expr;)*) => {
+        /// All of them, in the order of the file.
+        pub const KEYS: &[Key] = &[$(Key {
+            name: $name,
+            takes: Takes::$takes,
+            same: |one, other| {
+                let one = { let $config = one; $value };
+                let other = { let $config = other; $value };
+                one == other
+            },
+        }),*];
+    };
+}
+
+fn redis(config: &Config) -> Option<&RedisStore> {
+    match &config.store {
+        Store::Redis(redis) => Some(redis),
+        Store::File(_) => None,
+    }
+}
+
+/// Of a section that may be off: only where it is on in both is a value another one.
+fn resume(config: &Config) -> Option<&Resume> {
+    config.resume.as_ref()
+}
+
+fn registry(config: &Config) -> Option<&Registry> {
+    config.registry.as_ref()
+}
+
+fn response_cache(config: &Config) -> Option<&ResponseCache> {
+    config.response_cache.as_ref()
+}
+
+keys! {
+    "node_ip" Upgrade c => c.node_ip;
+    "listen.http" Upgrade c => &c.listen.http;
+    "listen.https" Upgrade c => &c.listen.https;
+    "listen.grpc" Upgrade c => &c.listen.grpc;
+    "listen.admin" Upgrade c => c.listen.admin;
+    "listen.metrics" Upgrade c => c.listen.metrics;
+    "listen.health" Upgrade c => c.listen.health;
+    "tls.certificates" Live c => &c.tls.certificates;
+    "tls.reload_interval" Live c => c.tls.reload_interval;
+    "routing.domains" Live c => &c.routing.domains;
+    "routing.trusted_proxies" Live c => &c.routing.trusted_proxies;
+    "routing.forward_credentials" Live c => c.routing.forward_credentials;
+    "routing.control_plane.url" Live c => c.routing.control_plane.as_ref().map(|to| (&to.host, to.port));
+    "routing.control_plane.hosts" Live c => c.routing.control_plane.as_ref().map(|to| &to.hosts);
+    "routing.envd_control_from" Live c => &c.routing.envd_control_from;
+    "errors.dialect" Upgrade c => c.errors.dialect;
+    "errors.mask_existence" Live c => c.errors.mask_existence;
+    "store.kind" Upgrade c => redis(c).is_some();
+    "store.file" Upgrade c => match &c.store { Store::File(path) => Some(path), Store::Redis(_) => None };
+    "store.redis.url" Upgrade c => redis(c).map(|redis| &redis.url);
+    "store.redis.username" Upgrade c => redis(c).map(|redis| &redis.username);
+    "store.redis.password" Upgrade c => redis(c).map(|redis| &redis.password);
+    "store.redis.sentinel_password" Upgrade c => redis(c).map(|redis| &redis.sentinel_password);
+    "store.redis.ca_file" Upgrade c => redis(c).map(|redis| &redis.ca_file);
+    "store.redis.key_prefixes" Upgrade c => redis(c).map(|redis| &redis.key_prefixes);
+    "store.redis.command_timeout" Upgrade c => redis(c).map(|redis| redis.command_timeout);
+    "store.redis.tracking" Upgrade c => redis(c).map(|redis| redis.tracking);
+    "cache.ttl_min" Live c => c.cache.ttl_min;
+    "cache.ttl_max" Live c => c.cache.ttl_max;
+    "cache.untracked_ttl" Live c => c.cache.untracked_ttl;
+    "cache.negative_ttl" Live c => c.cache.negative_ttl;
+    "cache.stale_if_error" Live c => c.cache.stale_if_error;
+    "cache.capacity" Live c => c.cache.capacity;
+    "traffic_token.exempt_ports" Live c => &c.traffic_token.exempt_ports;
+    "lifecycle.follow_redis" Upgrade c => c.lifecycle.follow_redis;
+    "lifecycle.pause_wait" Live c => c.lifecycle.pause_wait;
+    "lifecycle.max_held" Live c => c.lifecycle.max_held;
+    "lifecycle.max_held_per_sandbox" Live c => c.lifecycle.max_held_per_sandbox;
+    "resume.url" Live c => resume(c).map(|resume| &resume.url);
+    "resume.timeout" Live c => resume(c).map(|resume| resume.timeout);
+    "resume.max_concurrent" Live c => resume(c).map(|resume| resume.max_concurrent);
+    "resume.token_file" Live c => resume(c).map(|resume| &resume.token);
+    "admin.token" Live c => &c.admin.token;
+    "registry.enabled" Upgrade c => registry(c).is_some();
+    "registry.proxy_id" Upgrade c => registry(c).map(|registry| &registry.proxy_id);
+    "registry.admin_url" Upgrade c => registry(c).map(|registry| &registry.admin_url);
+    "registry.resume_url" Upgrade c => registry(c).map(|registry| &registry.resume_url);
+    "registry.interval" Upgrade c => registry(c).map(|registry| registry.interval);
+    "breaker.shared_set" Upgrade c => &c.breaker.shared_set;
+    "breaker.shared_poll" Live c => c.breaker.shared_poll;
+    "breaker.window" Live c => c.breaker.window;
+    "breaker.min_sandboxes" Live c => c.breaker.min_sandboxes;
+    "breaker.open_min" Live c => c.breaker.open_min;
+    "breaker.open_max" Live c => c.breaker.open_max;
+    "upstream.connect_timeout" Live c => c.upstream.connect_timeout;
+    "upstream.silence_timeout" Live c => c.upstream.silence_timeout;
+    "upstream.pool_size" Upgrade c => c.upstream.pool_size;
+    "upstream.pool_idle" Live c => c.upstream.pool_idle;
+    "upstream.cidrs" Live c => &c.upstream.cidrs;
+    "upstream.host_ports" Live c => &c.upstream.host_ports;
+    "upstream.port_open_wait" Live c => c.upstream.port_open_wait;
+    "limits.body" Live c => c.limits.body;
+    "limits.head" Live c => c.limits.head;
+    "limits.headers" Live c => c.limits.headers;
+    "limits.target" Live c => c.limits.target;
+    "limits.header_timeout" Live c => c.limits.header_timeout;
+    "limits.keepalive_idle" Live c => c.limits.keepalive_idle;
+    "limits.keepalive_requests" Live c => c.limits.keepalive_requests;
+    "limits.connections" Live c => c.limits.connections;
+    "limits.connections_per_ip" Live c => c.limits.connections_per_ip;
+    "limits.requests_per_sandbox" Live c => c.limits.requests_per_sandbox;
+    "limits.requests_per_ip" Live c => c.limits.requests_per_ip;
+    "limits.h2_streams" Live c => c.limits.h2_streams;
+    "drain.delay" Live c => c.drain.delay;
+    "drain.timeout" Live c => c.drain.timeout;
+    "drain.stop_timeout" Live c => c.drain.stop_timeout;
+    "response_cache.enabled" Upgrade c => response_cache(c).is_some();
+    "response_cache.memory" Upgrade c => response_cache(c).map(|cache| cache.memory);
+    "response_cache.max_object" Upgrade c => response_cache(c).map(|cache| cache.max_object);
+    "access_log.path" Upgrade c => &c.access_log.target;
+    "access_log.format" Live c => c.access_log.format;
+    "access_log.redact_query" Live c => &c.access_log.redact_query;
+    "log.level" Live c => c.log.level;
+    "log.format" Upgrade c => c.log.format;
+    "server.threads" Upgrade c => c.server.threads;
+    "server.run_dir" Upgrade c => &c.server.run_dir;
+}
+
+impl Config {
+    /// This configuration with what only a new process can take left as it is in `running`.
+    #[must_use]
+    pub fn live_over(mut self, running: &Self) -> Self {
+        let running = running.clone();
+        self.node_ip = running.node_ip;
+        self.listen = running.listen;
+        // With a listener come certificates, and without one there is nothing to hang them on.
+        if self.tls.certificates.is_empty() || running.tls.certificates.is_empty() {
+            self.tls.certificates = running.tls.certificates;
+        }
+        self.errors.dialect = running.errors.dialect;
+        self.store = running.store;
+        self.lifecycle.follow_redis = running.lifecycle.follow_redis;
+        self.registry = running.registry;
+        self.breaker.shared_set = running.breaker.shared_set;
+        self.upstream.pool_size = running.upstream.pool_size;
+        self.response_cache = running.response_cache;
+        self.access_log.target = running.access_log.target;
+        self.log.format = running.log.format;
+        self.server = running.server;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::super::{Environment, Machine, parse};
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let machine = Machine { file_limit: 65_536, cpus: 1, host_name: "node".into() };
+        parse(text.to_owned(), "x", Path::new(""), &Environment::default(), &machine).unwrap().config
+    }
+
+    fn changed(one: &Config, other: &Config) -> Vec<&'static str> {
+        KEYS.iter().filter(|key| key.differs(one, other)).map(|key| key.name).collect()
+    }
+
+    fn leaves(value: &serde_yaml::Value, path: &str, into: &mut BTreeSet<String>) {
+        let serde_yaml::Value::Mapping(mapping) = value else {
+            into.insert(path.to_owned());
+            return;
+        };
+        for (key, value) in mapping {
+            let key = key.as_str().unwrap();
+            leaves(value, &if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }, into);
+        }
+    }
+
+    #[test]
+    fn every_key_of_the_file_is_here() {
+        let mut all = BTreeSet::new();
+        leaves(&serde_yaml::to_value(super::super::file::File::default()).unwrap(), "", &mut all);
+        let known: BTreeSet<_> = KEYS.iter().map(|key| key.name.to_owned()).collect();
+        let secret_of = |name: &str| name.strip_suffix("_file").map(str::to_owned);
+        let missing: Vec<_> = all
+            .iter()
+            .filter(|name| {
+                !known.contains(*name) && !secret_of(name).is_some_and(|secret| known.contains(&secret))
+            })
+            .collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        let unknown: Vec<_> = known.difference(&all).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    const OTHER: &str = "
+        node_ip: 10.0.0.9
+        listen: {http: [\"127.0.0.1:1\"], grpc: [\"127.0.0.1:2\"], admin: \"127.0.0.1:3\", metrics: null, \
+                 health: \"127.0.0.1:4\"}
+        errors: {dialect: e2b}
+        store: {redis: {url: \"redis://127.0.0.1:1/0\", username: u, password: example-token, \
+                sentinel_password: p, key_prefixes: [x], command_timeout: 2s, tracking: false}}
+        lifecycle: {follow_redis: false}
+        registry: {enabled: true}
+        breaker: {shared_set: other}
+        upstream: {pool_size: 3}
+        response_cache: {enabled: true}
+        access_log: {path: /dev/null, format: json}
+        log: {level: debug, format: json}
+        server: {threads: 7, run_dir: /run/x}
+        limits: {headers: 7}
+    ";
+
+    #[test]
+    fn a_change_is_named_by_its_key() {
+        let (one, other) = (config(""), config("limits: {headers: 7}\nadmin: {token: example-token}"));
+        assert_eq!(changed(&one, &other), ["admin.token", "limits.headers"]);
+        assert_eq!(changed(&one, &one), [""; 0]);
+    }
+
+    #[test]
+    fn what_only_a_new_process_can_take_is_left_as_it_is() {
+        let (running, new) = (config(""), config(OTHER));
+        let of = |takes| move |key: &&Key| key.takes == takes;
+        let upgrade: Vec<_> = KEYS.iter().filter(of(Takes::Upgrade)).collect();
+        let differing: Vec<_> = upgrade.iter().filter(|key| key.differs(&running, &new)).collect();
+        assert!(differing.len() > 20, "{}", differing.len());
+        let held = new.clone().live_over(&running);
+        let left: Vec<_> =
+            upgrade.iter().filter(|key| key.differs(&running, &held)).map(|key| key.name).collect();
+        assert!(left.is_empty(), "{left:?}");
+        for key in KEYS.iter().filter(of(Takes::Live)) {
+            assert!(!key.differs(&new, &held), "{} takes effect", key.name);
+        }
+    }
+}
