@@ -49,6 +49,11 @@ impl H2Client {
         Self { requests, scheme }
     }
 
+    /// Whether it takes new requests: the server has neither said that it leaves (GOAWAY) nor left.
+    pub async fn takes_requests(&self) -> bool {
+        within("room for a stream", self.requests.clone().ready()).await.is_ok()
+    }
+
     /// Sends a head and leaves the body to the test.
     pub async fn open(
         &self,

@@ -50,13 +50,13 @@ pub use metrics::Metrics;
 pub use net::{BlackHole, free_port, refused_port};
 pub use origin::{Exchange, Origin, OriginBuilder, Outcome, Received};
 pub use process::Guarded;
-pub use proxy::{LOG_FIELDS, LogLine, Proxy, ProxyBuilder, merge};
+pub use proxy::{LOG_FIELDS, LogLine, Proxy, ProxyBuilder, SECRETS, merge};
 pub use redis::{Monitor, RedisCluster, RedisError, RedisServer, Reply, Sentinels};
 pub use relay::Relay;
-pub use tls::Authority;
+pub use tls::{Authority, TlsClient, TlsSession, certificate_in};
 pub use wait::{LIMIT, eventually, never, within};
 pub use websocket::WebSocket;
 pub use wire::Wire;
 
 // Re-exported so that a test crate needs no dependency but this one.
-pub use {bytes, futures_util, h2, http, serde_json, tokio_tungstenite};
+pub use {bytes, futures_util, h2, http, rustix, serde_json, tokio_tungstenite};

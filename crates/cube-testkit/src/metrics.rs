@@ -1,6 +1,6 @@
 //! Reads the Prometheus text format.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What `/metrics` said at one moment.
 #[derive(Debug, Clone, Default)]
@@ -21,6 +21,29 @@ impl Metrics {
             labels.iter().all(|(label, value)| have.get(*label).is_some_and(|have| have == value))
         };
         self.0.iter().filter(|(n, have, _)| n == name && carries(have)).map(|(_, _, value)| value).sum()
+    }
+
+    /// The same for a counter.
+    #[must_use]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "what is counted is whole, and far below what a float holds exactly"
+    )]
+    pub fn count(&self, name: &str, labels: &[(&str, &str)]) -> usize {
+        self.sum(name, labels) as usize
+    }
+
+    /// The values that a label of that name has, over all samples of that metric.
+    #[must_use]
+    pub fn labels(&self, name: &str, label: &str) -> BTreeSet<String> {
+        let samples = self.0.iter().filter(|(n, _, _)| n == name);
+        samples.filter_map(|(_, labels, _)| labels.get(label).cloned()).collect()
+    }
+
+    /// Every sample: its name, its labels, its value.
+    pub fn samples(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, String>, f64)> {
+        self.0.iter().map(|(name, labels, value)| (name.as_str(), labels, *value))
     }
 
     /// Whether there is a sample of that name.

@@ -11,7 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 ///
 /// Tests share processes through statics, and statics are never dropped. So beside each child runs
 /// a shell that reads from a pipe whose other end only the test binary holds: however the test
-/// binary ends, the pipe closes, and the shell kills the child and removes its directory.
+/// binary ends, the pipe closes, and the shell kills the child and removes its directory. Before, it
+/// looks for secrets in what such a child has written: lines with one go to the directory that
+/// `CUBE_TEST_LEAKS` names, where `scripts/test` finds them.
 pub struct Guarded {
     child: Child,
     pid: Pid,
@@ -21,9 +23,16 @@ pub struct Guarded {
 }
 
 const WATCH: &str = r#"trap "" INT TERM HUP
-read -r word && exit 0
-kill -CONT "$1"; kill -KILL "$1"
-[ -z "$2" ] || rm -rf "$2""#;
+[ -z "$CUBE_TEST_LEAKS" ] || touch "$CUBE_TEST_LEAKS/watching.$1"
+if ! read -r word; then
+    kill -CONT "$1"; kill -KILL "$1"
+    if [ -n "$CUBE_TEST_LEAKS" ] && [ -n "$3" ] && [ -n "$2" ]; then
+        printf %s "$3" | grep -ahF -f - "$2/output" "$2/access.log" >"$CUBE_TEST_LEAKS/leak.$1" 2>/dev/null ||
+            rm -f "$CUBE_TEST_LEAKS/leak.$1"
+    fi
+    [ -z "$2" ] || rm -rf "$2"
+fi
+[ -z "$CUBE_TEST_LEAKS" ] || rm -f "$CUBE_TEST_LEAKS/watching.$1""#;
 
 impl Guarded {
     /// Starts `command`; `directory` is removed when all is over.
@@ -37,6 +46,7 @@ impl Guarded {
         let mut watcher = Command::new("/bin/sh")
             .args(["-c", WATCH, "watch", &child.id().to_string()])
             .arg(directory.unwrap_or(Path::new("")))
+            .arg(crate::SECRETS.join("\n"))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

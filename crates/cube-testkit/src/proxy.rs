@@ -43,6 +43,15 @@ pub const LOG_FIELDS: [&str; 26] = [
     "reason",
 ];
 
+/// What tests use for secrets, each the beginning of many: nothing that a proxy writes may have one
+/// in it.
+pub const SECRETS: [&str; 3] = ["example-token", "example-admin-token", "hush"];
+
+/// The first line of `text` that has a secret in it.
+fn leak(text: &str) -> Option<&str> {
+    text.lines().find(|line| SECRETS.iter().any(|secret| line.contains(secret)))
+}
+
 /// A line of the access log.
 #[derive(Debug, Clone)]
 pub struct LogLine {
@@ -241,10 +250,53 @@ impl Proxy {
 
     /// What `/metrics` says now.
     pub async fn metrics(&self) -> Metrics {
+        Metrics::parse(&self.metrics_text().await)
+    }
+
+    /// The same as it is written.
+    pub async fn metrics_text(&self) -> String {
         let mut client = Client::connect(self.listener("metrics")).await;
         let answer = client.call("GET", "/metrics", &[("Host", "127.0.0.1")], "").await;
         assert_eq!(answer.status, 200, "GET /metrics");
-        Metrics::parse(&answer.text())
+        answer.text()
+    }
+
+    /// The configuration it was started with.
+    #[must_use]
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// Writes its configuration file anew, with these overrides of what it was started with.
+    pub fn write_config(&self, overrides: &Value) {
+        let mut config = self.config.clone();
+        merge(&mut config, overrides);
+        self.write_config_text(&serde_json::to_string_pretty(&config).expect("JSON"));
+    }
+
+    /// Writes its configuration file anew.
+    pub fn write_config_text(&self, text: &str) {
+        let (draft, file) = (self.directory.join("draft.yaml"), self.directory.join("cube-proxy.yaml"));
+        std::fs::write(&draft, text).expect("a writable directory");
+        std::fs::rename(draft, file).expect("a writable directory");
+    }
+
+    /// Sends it SIGHUP and waits until it has read its configuration again; whether it was taken.
+    pub async fn reload(&self) -> bool {
+        const RELOADS: &str = "cube_proxy_config_reloads_total";
+        let before = self.metrics().await.sum(RELOADS, &[]);
+        self.signal(Signal::HUP);
+        let metrics = eventually("the configuration to be read again", || async {
+            let metrics = self.metrics().await;
+            (metrics.sum(RELOADS, &[]) > before).then_some(metrics)
+        });
+        metrics.await.sum("cube_proxy_config_last_reload_successful", &[]) == 1.0
+    }
+
+    /// Has it take these overrides of what it was started with, while it runs.
+    pub async fn reconfigure(&self, overrides: &Value) {
+        self.write_config(overrides);
+        assert!(self.reload().await, "the configuration was refused:\n{}", self.output());
     }
 
     /// The access log as written so far.
@@ -306,6 +358,11 @@ impl Drop for Proxy {
         }
         if std::thread::panicking() {
             eprintln_output(&self.output());
+            return;
+        }
+        for text in [self.output(), self.access_log()] {
+            let leak = leak(&text);
+            assert!(leak.is_none(), "the proxy has written a secret: {leak:?}");
         }
     }
 }
@@ -320,6 +377,12 @@ fn eprintln_output(output: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_in_what_a_proxy_wrote_is_found() {
+        assert_eq!(leak("a\nb example-token-7\n"), Some("b example-token-7"));
+        assert_eq!(leak("a\nexample-toke\n"), None);
+    }
 
     #[test]
     fn overrides_are_merged_key_by_key() {

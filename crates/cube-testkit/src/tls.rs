@@ -3,15 +3,17 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::within;
+use crate::{Client, within};
 
 /// Signs certificates, and makes clients that trust only what it signed.
 pub struct Authority {
@@ -37,9 +39,22 @@ impl Authority {
     /// Writes `<name>.pem` and `<name>.key` for these host names; the two paths.
     #[must_use]
     pub fn issue(&self, directory: &Path, name: &str, hosts: &[&str]) -> (PathBuf, PathBuf) {
+        self.issue_for(directory, name, hosts, Duration::from_secs(365 * 24 * 3600))
+    }
+
+    /// The same, expiring so long from now.
+    #[must_use]
+    pub fn issue_for(
+        &self,
+        directory: &Path,
+        name: &str,
+        hosts: &[&str],
+        life: Duration,
+    ) -> (PathBuf, PathBuf) {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(hosts).expect("host names");
+        let mut params = CertificateParams::new(hosts).expect("host names");
+        params.not_after = (SystemTime::now() + life).into();
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         let (chain, secret) = (directory.join(format!("{name}.pem")), directory.join(format!("{name}.key")));
         std::fs::write(&chain, certificate.pem()).expect("a writable directory");
@@ -75,4 +90,98 @@ pub(crate) async fn connect(
     let name = ServerName::try_from(name.to_owned()).expect("a server name");
     let handshake = TlsConnector::from(Arc::new(config)).connect(name, stream);
     within("a TLS handshake", handshake).await.expect("a TLS handshake")
+}
+
+/// A client that takes any certificate and says which one it got.
+#[derive(Clone)]
+pub struct TlsClient(Arc<ClientConfig>);
+
+/// A connection of a [`TlsClient`].
+pub struct TlsSession {
+    /// The server's certificate, DER.
+    pub certificate: Vec<u8>,
+    /// Whether a session was taken up again.
+    pub resumed: bool,
+    /// The connection.
+    pub client: Client,
+}
+
+impl TlsClient {
+    /// One that speaks only that version: `1.2` or `1.3`. It keeps the sessions it was given.
+    #[must_use]
+    pub fn of(version: &str) -> Self {
+        let version = if version == "1.2" { &rustls::version::TLS12 } else { &rustls::version::TLS13 };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[version])
+            .expect("a version")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(TakesAny(provider)))
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Self(Arc::new(config))
+    }
+
+    /// Connects and asks for `name`: a host name, or an address, which is not sent.
+    ///
+    /// # Errors
+    /// What the connection or the handshake says.
+    pub async fn connect(&self, address: SocketAddr, name: &str) -> std::io::Result<TlsSession> {
+        let stream = within("a connection", TcpStream::connect(address)).await?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::try_from(name.to_owned()).expect("a server name");
+        let handshake = TlsConnector::from(self.0.clone()).connect(name, stream);
+        let stream = within("a TLS handshake", handshake).await?;
+        let session = stream.get_ref().1;
+        let certificate = session.peer_certificates().and_then(<[_]>::first).expect("a certificate").to_vec();
+        let resumed = session.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+        Ok(TlsSession { certificate, resumed, client: Client::over(stream) })
+    }
+}
+
+/// The first certificate of a file that [`Authority::issue`] wrote, DER.
+#[must_use]
+pub fn certificate_in(chain: &Path) -> Vec<u8> {
+    use rustls_pki_types::pem::PemObject;
+    CertificateDer::from_pem_file(chain).expect("a certificate").to_vec()
+}
+
+#[derive(Debug)]
+struct TakesAny(Arc<rustls::crypto::CryptoProvider>);
+
+impl ServerCertVerifier for TakesAny {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
 }

@@ -98,6 +98,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Ok(self.buffer.split_to(count).to_vec())
     }
 
+    /// Everything until the connection ends, cleanly or not.
+    pub async fn rest(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        while let Ok(piece) = crate::within("the end of the connection", self.some(usize::MAX)).await {
+            if piece.is_empty() {
+                break;
+            }
+            all.extend_from_slice(&piece);
+        }
+        all
+    }
+
     /// The next chunk of a chunked body; empty for the last one, with the trailers after it.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The access log and the counters (operations.md).
 
-use cube_testkit::serde_json::json;
-use cube_testkit::{By, Origin, unique_id};
+use cube_testkit::serde_json::{Value, json};
+use cube_testkit::{By, Env, LOG_FIELDS, Origin, unique_id};
 
 use crate::support::{cube, own};
 
@@ -159,4 +159,76 @@ async fn what_is_counted_adds_up() {
     let metrics = env.proxy.metrics().await;
     assert_eq!(metrics.sum("cube_proxy_answers_total", &[("retcode", "310200"), ("form", "host")]), 2.0);
     assert_eq!(metrics.sum("cube_proxy_request_total", &[]), 14.0);
+}
+
+/// Requests with each byte in each field that is logged, on a connection each; how many were sent.
+async fn every_byte_in_every_field(env: &Env, host: &str) -> usize {
+    let mut sent = 0;
+    for byte in 0..=255_u8 {
+        for field in 0..6 {
+            let plain = || b"ab".to_vec();
+            let odd = [b"a||\"\\", &[byte][..], b"||200||b"].concat();
+            let of = |n| if n == field { odd.clone() } else { plain() };
+            let host = if field == 5 { [host.as_bytes(), &odd].concat() } else { host.into() };
+            let request = [
+                b"GET /",
+                &of(0)[..],
+                b" HTTP/1.1\r\nHost: ",
+                &host,
+                b"\r\nUser-Agent: ",
+                &of(1),
+                b"\r\nX-Cube-Instance-Id: ",
+                &of(2),
+                b"\r\nX-Forwarded-For: ",
+                &of(3),
+                b"\r\nX-Cube-Request-Id: ",
+                &of(4),
+                b"\r\nConnection: close\r\n\r\n",
+            ]
+            .concat();
+            let mut client = env.client().await;
+            client.send(request).await;
+            // Whatever it is: what a line feed makes of a head may be two requests.
+            while let Ok(Some(head)) = client.try_head().await {
+                client.body(head, "GET").await;
+            }
+            sent += 1;
+        }
+    }
+    sent
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_byte_over_the_wire_forges_a_line_in_either_format() {
+    for format in ["cube", "json"] {
+        let env = own(json!({
+            "access_log": { "format": format }, "routing": { "trusted_proxies": ["127.0.0.0/8"] },
+        }))
+        .await;
+        let origin = Origin::replying(200, &[], "ok").await;
+        let host = env.sandbox(&origin).await.host();
+        let sent = every_byte_in_every_field(&env, &host).await;
+        let counted = cube_testkit::eventually("a line for each request", || async {
+            let metrics = env.proxy.metrics().await;
+            let counted = metrics.count("cube_proxy_answers_total", &[]);
+            (metrics.count("cube_proxy_access_log_lines_total", &[]) == counted).then_some(counted)
+        })
+        .await;
+        assert!(counted >= sent, "{counted} of {sent}");
+        let log = std::fs::read(env.proxy.directory().join("access.log")).unwrap();
+        let lines: Vec<&[u8]> = log.split(|byte| *byte == b'\n').collect();
+        assert_eq!(lines.len() - 1, counted, "a line for each request");
+        for line in &lines[..counted] {
+            let text = String::from_utf8_lossy(line);
+            if format == "json" {
+                let value: Value = cube_testkit::serde_json::from_slice(line).expect(&text);
+                assert_eq!(value.as_object().unwrap().len(), LOG_FIELDS.len(), "{text}");
+            } else {
+                assert!(line.iter().all(|byte| (0x20..0x7f).contains(byte)), "{text}");
+                assert_eq!(text.split("||").count(), LOG_FIELDS.len(), "{text}");
+                assert_eq!(text.matches('|').count(), 2 * (LOG_FIELDS.len() - 1), "{text}");
+            }
+        }
+        println!("{format}: {sent} requests, {counted} lines");
+    }
 }

@@ -68,7 +68,7 @@ pub(crate) async fn tls() -> Arc<Tls> {
 }
 
 /// A TLS listener beside the plain one.
-async fn with_tls(overrides: &Value) -> Tls {
+pub(crate) async fn with_tls(overrides: &Value) -> Tls {
     let authority = Authority::new();
     let builder = builder(overrides);
     let (chain, key) = authority.issue(builder.directory(), "server", &["*.cube.test"]);
