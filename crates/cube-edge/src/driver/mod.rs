@@ -11,6 +11,7 @@ mod h1;
 mod h2;
 mod head;
 mod listener;
+mod resets;
 mod stream;
 mod table;
 mod tls;

@@ -28,6 +28,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::conn::{Conn, Phase};
 use super::head::{HeadLimits, HeadWatch};
+use super::resets::Resets;
 
 /// The most that is copied to join an answer's head and the first piece of its body.
 const JOIN: usize = 16 * 1024;
@@ -121,6 +122,8 @@ pub(crate) struct ClientStream {
     /// Whether a byte of this head has come.
     begun: bool,
     head: HeadWatch,
+    /// HTTP/2: the frames that leave.
+    resets: Option<Resets>,
 }
 
 impl ClientStream {
@@ -142,13 +145,16 @@ impl ClientStream {
             timer: None,
             begun: false,
             head: HeadWatch::new(limits),
+            resets: None,
         }
     }
 
     /// A stream whose protocol has no heads to watch (HTTP/2 frames).
     pub(crate) fn unwatched(io: Transport, conn: Arc<Conn>) -> Self {
         conn.set_phase(Phase::Open);
-        Self::new(io, conn, Duration::ZERO, Instant::now(), HeadLimits::default())
+        let mut stream = Self::new(io, conn, Duration::ZERO, Instant::now(), HeadLimits::default());
+        stream.resets = Some(Resets::default());
+        stream
     }
 
     /// Gets ready for another request on this connection.
@@ -246,6 +252,13 @@ impl AsyncRead for ClientStream {
 
 impl AsyncWrite for ClientStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        let Self { io, resets, .. } = &mut *self;
+        if let Some(resets) = resets {
+            let changed = resets.in_place_of(data);
+            let sent = ready!(io.poll_write(cx, changed.as_deref().unwrap_or(data)))?;
+            resets.written(data.get(..sent).unwrap_or(data));
+            return Poll::Ready(Ok(sent));
+        }
         if self.refusing {
             return Poll::Ready(Ok(data.len()));
         }
