@@ -23,7 +23,9 @@
 
 mod answer;
 mod client;
+mod control_plane;
 mod env;
+mod envd;
 mod gate;
 mod h2client;
 mod manager;
@@ -42,7 +44,9 @@ mod wire;
 
 pub use answer::{Answer, Headers, Seen};
 pub use client::{Client, Io};
+pub use control_plane::ControlPlane;
 pub use env::{By, Env, NODE_IP, OUTSIDE, Sandbox, SandboxBuilder, unique_id};
+pub use envd::Envd;
 pub use gate::Gate;
 pub use h2client::{H2Client, H2Upload};
 pub use manager::{Manager, Resume};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
@@ -26,6 +26,8 @@ impl Authority {
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // A name of its own, or OpenSSL takes what it signs for self-signed.
+        params.distinguished_name.push(DnType::CommonName, "Example Authority");
         let key = KeyPair::generate().expect("a key");
         Self { issuer: CertifiedIssuer::self_signed(params, key).expect("a certificate") }
     }
@@ -34,6 +36,12 @@ impl Authority {
     #[must_use]
     pub fn root(&self) -> CertificateDer<'static> {
         self.issuer.der().clone()
+    }
+
+    /// The same as clients read it from a file.
+    #[must_use]
+    pub fn root_pem(&self) -> String {
+        self.issuer.pem()
     }
 
     /// Writes `<name>.pem` and `<name>.key` for these host names; the two paths.
