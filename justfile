@@ -11,6 +11,11 @@ demo:
 test *args:
     scripts/test {{args}}
 
+# E2B's SDKs, the newest ones, against the proxy
+sdk-newest:
+    scripts/sdk newest
+    SDK_UNDER_TEST=newest cargo test -p cube-proxy --locked --test all sdk::
+
 # What a change must pass
 ci:
     .ci/run
