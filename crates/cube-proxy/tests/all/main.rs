@@ -22,6 +22,7 @@ mod cors;
 mod demo;
 mod drain;
 mod e2b;
+mod error_log;
 mod failover;
 mod gate;
 mod headers;
