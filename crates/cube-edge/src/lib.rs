@@ -5,6 +5,7 @@ mod admin;
 mod admit;
 mod answer;
 mod back;
+mod busy;
 mod context;
 mod control_plane;
 mod drain;

@@ -2,18 +2,27 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
 
 use ahash::{AHashMap, RandomState};
 use cube_resolver::Generation;
 use cube_route::SandboxId;
 use parking_lot::Mutex;
 
+use crate::busy::{Busiest, BusySandbox, Counts, Turn, Watch};
 use crate::driver::{Conn, Kill, Origin};
 
 const SHARDS: usize = 64;
 
 /// A part of the requests under way, by sandbox.
-type Shard = Mutex<AHashMap<SandboxId, Vec<Arc<Live>>>>;
+#[derive(Default)]
+struct Part {
+    requests: AHashMap<SandboxId, Vec<Arc<Live>>>,
+    /// Filled only while somebody looks.
+    counts: Counts,
+}
+
+type Shard = Mutex<Part>;
 
 /// Why a request is ended from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,11 +77,16 @@ impl Live {
 pub(crate) struct LiveRequests {
     shards: Box<[Shard]>,
     hasher: RandomState,
+    watch: Watch,
 }
 
 impl LiveRequests {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() })
+        Arc::new(Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            watch: Watch::new(),
+        })
     }
 
     /// Adds a request; the error is the limit that it would go over.
@@ -88,34 +102,44 @@ impl LiveRequests {
             kill: origin.kill.clone(),
             generation: Mutex::new(None),
         });
+        let counted = self.watch.counts().unwrap_or_else(|turn| {
+            self.turn(turn);
+            false
+        });
         let mut shard = self.shard(id).lock();
-        let requests = shard.entry(id.clone()).or_default();
+        let requests = shard.requests.entry(id.clone()).or_default();
         if let Some(limit) = limit.filter(|limit| requests.len() >= *limit as usize) {
             return Err(limit);
         }
         requests.push(live.clone());
+        if counted {
+            shard.counts.add(id);
+        }
         drop(shard);
         Ok(Place { all: self.clone(), id: id.clone(), live })
     }
 
     /// Whether a request of this sandbox is under way.
     pub(crate) fn any(&self, id: &SandboxId) -> bool {
-        self.shard(id).lock().contains_key(id)
+        self.shard(id).lock().requests.contains_key(id)
     }
 
     /// The requests of this sandbox that are under way.
     pub(crate) fn count(&self, id: &SandboxId) -> usize {
-        self.shard(id).lock().get(id).map_or(0, Vec::len)
+        self.shard(id).lock().requests.get(id).map_or(0, Vec::len)
     }
 
     /// The sandboxes that have requests under way.
     pub(crate) fn ids(&self) -> Vec<SandboxId> {
-        self.shards.iter().flat_map(|shard| shard.lock().keys().cloned().collect::<Vec<_>>()).collect()
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.lock().requests.keys().cloned().collect::<Vec<_>>())
+            .collect()
     }
 
     /// Ends the requests of a sandbox; with `before`, only those of an older life.
     pub(crate) fn end(&self, id: &SandboxId, why: Ended, before: Option<Generation>) {
-        let requests = self.shard(id).lock().get(id).cloned().unwrap_or_default();
+        let requests = self.shard(id).lock().requests.get(id).cloned().unwrap_or_default();
         for live in requests {
             let concerned = match before {
                 None => true,
@@ -123,6 +147,45 @@ impl LiveRequests {
             };
             if concerned {
                 live.end(why);
+            }
+        }
+    }
+
+    /// The `most` busiest sandboxes. Looking begins the counting of requests, which ends by itself
+    /// when nobody looks again.
+    pub(crate) fn busiest(&self, most: usize) -> Busiest {
+        let (turn, window) = self.watch.look(Instant::now());
+        self.turn(turn);
+        let mut found = Busiest { window, under_way: 0, sandboxes: 0, busiest: Vec::new() };
+        for shard in &self.shards {
+            let (begun, running) = {
+                let shard = shard.lock();
+                let running = shard.requests.iter().map(|(id, requests)| (id.clone(), requests.len()));
+                (shard.counts.begun(), running.collect::<AHashMap<_, _>>())
+            };
+            found.sandboxes += running.len();
+            found.under_way += running.values().sum::<usize>();
+            let idle = begun.keys().filter(|id| !running.contains_key(id.as_str()));
+            let all = running.iter().map(|(id, under_way)| (id, *under_way)).chain(idle.map(|id| (id, 0)));
+            found.busiest.extend(all.map(|(id, under_way)| BusySandbox {
+                id: id.clone(),
+                under_way,
+                begun: begun.get(id.as_str()).copied().unwrap_or(0),
+            }));
+            found.busiest.sort_by(|a, b| {
+                (b.begun, b.under_way).cmp(&(a.begun, a.under_way)).then_with(|| a.id.cmp(&b.id))
+            });
+            found.busiest.truncate(most);
+        }
+        found
+    }
+
+    fn turn(&self, turn: Turn) {
+        for shard in &self.shards {
+            match turn {
+                Turn::Clear => shard.lock().counts.clear(),
+                Turn::Next => shard.lock().counts.turn(),
+                Turn::Stay => return,
             }
         }
     }
@@ -144,12 +207,12 @@ pub(crate) struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut shard = self.all.shard(&self.id).lock();
-        if let Some(requests) = shard.get_mut(&self.id) {
+        if let Some(requests) = shard.requests.get_mut(&self.id) {
             if let Some(at) = requests.iter().position(|live| Arc::ptr_eq(live, &self.live)) {
                 requests.swap_remove(at);
             }
             if requests.is_empty() {
-                shard.remove(&self.id);
+                shard.requests.remove(&self.id);
             }
         }
     }

@@ -17,6 +17,7 @@ use prometheus::{IntGauge, Registry};
 use tokio::sync::broadcast;
 
 use crate::yaml::{Document, Fields, Id, Unique};
+use crate::yaml_edit;
 use crate::{MetadataStore, SandboxRecord, Snapshot, StoreError, StoreEvent, TrackingSession};
 
 /// How often the file is looked at. It is read when it looked the same twice after a change, so
@@ -104,17 +105,38 @@ impl FileStore {
         }
     }
 
-    /// Changes the document, first in the file where there is one.
-    async fn edit<T>(&self, change: impl FnOnce(&mut Document) -> T) -> Result<T, StoreError> {
+    /// Changes the document, first in the file where there is one. `draft` changes its text alike;
+    /// what it makes is taken where it says what is meant.
+    async fn edit<T>(
+        &self,
+        change: impl FnOnce(&mut Document) -> T,
+        draft: impl FnOnce(&str) -> Option<String>,
+    ) -> Result<T, StoreError> {
         let _turn = self.writing.lock().await;
-        let mut document = match &self.path {
-            Some(path) => read(path)?,
-            None => (*self.document()).clone(),
+        let Some(path) = &self.path else {
+            let mut document = (*self.document()).clone();
+            let outcome = change(&mut document);
+            self.replace(document);
+            return Ok(outcome);
         };
+        let text = text(path)?;
+        let before = parse(path, &text)?;
+        let mut document = before.clone();
         let outcome = change(&mut document);
-        if let Some(path) = &self.path {
-            let text = document.write().map_err(StoreError::Invalid)?;
-            write(path, &text).map_err(|error| cannot("write", path, &error))?;
+        if document != before {
+            let new = match draft(&text).filter(|new| Document::read(new).is_ok_and(|read| read == document))
+            {
+                Some(new) => new,
+                None if yaml_edit::has_comments(&text) => {
+                    return Err(StoreError::Invalid(format!(
+                        "{}: its comments would be lost, since records are not written a field a line; \
+                         edit it by hand, or take the comments out",
+                        path.display()
+                    )));
+                }
+                None => document.write().map_err(StoreError::Invalid)?,
+            };
+            write(path, &new).map_err(|error| cannot("write", path, &error))?;
         }
         self.replace(document);
         Ok(outcome)
@@ -160,17 +182,24 @@ impl MetadataStore for FileStore {
         Ok(self.fields(id))
     }
 
-    /// The file is written anew: comments in it are lost.
+    /// Comments in the file stay.
     async fn put(&self, id: &SandboxId, fields: &BTreeMap<String, String>) -> Result<(), StoreError> {
-        let (id, fields) = (Id(id.clone()), fields.clone());
-        self.edit(|document| document.sandboxes.0.entry(id).or_insert_with(Unique::default).0.extend(fields))
-            .await
+        let new = (Id(id.clone()), fields.clone());
+        self.edit(
+            |document| document.sandboxes.0.entry(new.0).or_insert_with(Unique::default).0.extend(new.1),
+            |text| yaml_edit::put(text, id.as_str(), fields),
+        )
+        .await
     }
 
-    /// The file is written anew: comments in it are lost.
+    /// Comments in the file stay, but for the one right above the record.
     async fn delete(&self, id: &SandboxId) -> Result<bool, StoreError> {
-        let id = Id(id.clone());
-        self.edit(|document| document.sandboxes.0.remove(&id).is_some()).await
+        let gone = Id(id.clone());
+        self.edit(
+            |document| document.sandboxes.0.remove(&gone).is_some(),
+            |text| yaml_edit::remove(text, id.as_str()),
+        )
+        .await
     }
 }
 
@@ -215,8 +244,15 @@ impl Stamp {
 }
 
 fn read(path: &Path) -> Result<Document, StoreError> {
-    let text = fs::read_to_string(path).map_err(|error| cannot("read", path, &error))?;
-    Document::read(&text).map_err(|error| StoreError::Invalid(format!("{}: {error}", path.display())))
+    parse(path, &text(path)?)
+}
+
+fn text(path: &Path) -> Result<String, StoreError> {
+    fs::read_to_string(path).map_err(|error| cannot("read", path, &error))
+}
+
+fn parse(path: &Path, text: &str) -> Result<Document, StoreError> {
+    Document::read(text).map_err(|error| StoreError::Invalid(format!("{}: {error}", path.display())))
 }
 
 /// Puts `text` in the place of the file in one step, with the permissions it had.
@@ -336,6 +372,20 @@ mod tests {
         assert_eq!(again.get(&id("b")).await.unwrap().unwrap()["x"], "false");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no file is left behind");
+    }
+
+    #[tokio::test]
+    async fn comments_stay_or_nothing_is_written() {
+        let text = "# mine\nsandboxes:\n  a:\n    x: '1' # why\n";
+        let (_directory, path, store) = store_with(text);
+        store.put(&id("a"), &BTreeMap::from([("x".into(), "2".into())])).await.unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), text.replace('1', "2"));
+        let flow = "# mine\nsandboxes: {a: {x: '1'}}\n";
+        let (_directory, path, store) = store_with(flow);
+        let refused = store.put(&id("a"), &BTreeMap::from([("x".into(), "2".into())])).await.unwrap_err();
+        assert!(refused.to_string().contains("comments would be lost"), "{refused}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), flow);
+        assert!(!store.delete(&id("b")).await.unwrap(), "nothing to do is no fault");
     }
 
     #[test]

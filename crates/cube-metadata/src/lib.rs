@@ -10,6 +10,7 @@ mod redis;
 mod secret;
 mod store;
 mod yaml;
+mod yaml_edit;
 
 pub use file::FileStore;
 pub use mask::HostMask;

@@ -12,11 +12,16 @@ use crate::error::StartError;
 /// Binds each configured address without `SO_REUSEPORT` and lets it go again.
 ///
 /// # Errors
-/// [`StartError::Bind`] for the first address that cannot be had.
+/// [`StartError::Bind`] for an address that cannot be had, [`StartError::Several`] for several.
 pub fn check(listen: &Listen) -> Result<(), StartError> {
-    listen.all().try_for_each(|(option, address)| {
-        TcpListener::bind(address).map(drop).map_err(|error| refused(option, address, &error))
-    })
+    let probe =
+        |(option, address)| TcpListener::bind(address).err().map(|error| refused(option, address, &error));
+    let mut refused: Vec<StartError> = listen.all().filter_map(probe).collect();
+    match refused.len() {
+        0 => Ok(()),
+        1 => refused.pop().map_or(Ok(()), Err),
+        _ => Err(StartError::Several(refused)),
+    }
 }
 
 fn refused(option: &'static str, address: SocketAddr, error: &std::io::Error) -> StartError {
@@ -46,6 +51,17 @@ mod tests {
         let error = check(&listen(vec![], Some(address))).unwrap_err();
         assert_eq!(error.to_string(), format!("listen.admin: {address} is taken by another process"));
         assert_eq!(error.exit_code(), 1);
+    }
+
+    #[test]
+    fn every_taken_port_is_named() {
+        let taken = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [http, admin] = taken.each_ref().map(|taken| taken.local_addr().unwrap());
+        let error = check(&listen(vec![http], Some(admin))).unwrap_err();
+        let lines = format!(
+            "listen.http: {http} is taken by another process\nlisten.admin: {admin} is taken by another process"
+        );
+        assert_eq!((error.to_string(), error.exit_code()), (lines, 1));
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub enum StartError {
         /// What the system says, in words.
         reason: String,
     },
+    /// Several things at once, a line each; none of them is about the configuration.
+    #[error("{}", lines(.0))]
+    Several(Vec<StartError>),
     /// Another process serves from this run directory.
     #[error(
         "already running as process {pid} ({file}); stop it first, or give this one another server.run_dir"
@@ -36,9 +39,11 @@ pub enum StartError {
         /// The pid file.
         file: PathBuf,
     },
-    /// Nobody listens where the admin API of a running proxy would be.
-    #[error("no proxy answers at listen.admin ({address}); is it running?")]
+    /// Nobody listens where a running proxy would be asked.
+    #[error("no proxy answers at {option} ({address}); is it running?")]
     NotRunning {
+        /// The option that names the address, e.g. `listen.admin`.
+        option: &'static str,
         /// Where it would be.
         address: SocketAddr,
     },
@@ -67,4 +72,8 @@ impl StartError {
             _ => EXIT_FAILURE,
         }
     }
+}
+
+fn lines(errors: &[StartError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }

@@ -219,7 +219,7 @@ fn bind_plain(
         listeners.push(PlainListener::bind("listen.admin", address, AdminApp::new(api))?);
     }
     if let Some(address) = config.listen.metrics {
-        let app = MetricsApp::new(registry, readiness.clone());
+        let app = MetricsApp::new(registry, readiness.clone()).map_err(engine)?;
         listeners.push(PlainListener::bind("listen.metrics", address, app)?);
     }
     if let Some(address) = config.listen.health {

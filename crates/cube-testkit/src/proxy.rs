@@ -191,6 +191,12 @@ impl Proxy {
         self.listener("admin")
     }
 
+    /// Where the metrics listener is.
+    #[must_use]
+    pub fn metrics_address(&self) -> SocketAddr {
+        self.listener("metrics")
+    }
+
     /// Its directory: configuration, output, access log.
     #[must_use]
     pub fn directory(&self) -> &Path {

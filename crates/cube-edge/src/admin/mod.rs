@@ -12,6 +12,7 @@ mod route;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod top;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -65,6 +66,9 @@ impl AdminApi {
             if path == "/admin/healthz" {
                 return self.health();
             }
+            if path == "/admin/top" {
+                return self.top(uri.query());
+            }
             if path == "/admin/explain" {
                 return self.explain(uri.query().unwrap_or_default()).await;
             }
@@ -80,6 +84,14 @@ impl AdminApi {
         match Question::of_query(query) {
             Ok(question) => Answer::json(StatusCode::OK, &Explanation::of(&self.shared, &question).await),
             Err(error) => Answer::error(StatusCode::BAD_REQUEST, &error.to_string()),
+        }
+    }
+
+    /// `GET /admin/top`.
+    fn top(&self, query: Option<&str>) -> Answer {
+        match top::most(query) {
+            Ok(most) => Answer::json(StatusCode::OK, &top::describe(&self.shared, &self.readiness, most)),
+            Err(text) => Answer::error(StatusCode::BAD_REQUEST, &text),
         }
     }
 

@@ -9,12 +9,13 @@ use http::{Method, StatusCode, header};
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
-use prometheus::{Registry, TextEncoder};
+use prometheus::{IntGauge, Registry, TextEncoder};
 use tokio::time::timeout;
 
 use super::access::too_large;
 use super::answer::{Answer, probe};
 use super::{AdminApi, MAX_BODY, Readiness};
+use crate::error::EdgeError;
 
 /// Seconds an idle connection is kept.
 const KEEPALIVE: u64 = 60;
@@ -68,31 +69,45 @@ impl HttpServerApp for AdminApp {
     }
 }
 
-/// The metrics listener; without a registry the health listener.
+/// The metrics listener; without figures the health listener.
 pub struct MetricsApp {
-    registry: Option<Registry>,
+    figures: Option<Figures>,
     readiness: Arc<Readiness>,
+}
+
+/// What is scraped.
+struct Figures {
+    registry: Registry,
+    /// What `/readyz` says, set when it is scraped.
+    ready: IntGauge,
 }
 
 impl MetricsApp {
     /// Serves `/metrics` from `registry`, and the two probes.
-    #[must_use]
-    pub fn new(registry: Registry, readiness: Arc<Readiness>) -> Self {
-        Self { registry: Some(registry), readiness }
+    ///
+    /// # Errors
+    /// [`EdgeError::Metrics`] when the registry has a metric of its own name already.
+    pub fn new(registry: Registry, readiness: Arc<Readiness>) -> Result<Self, EdgeError> {
+        let ready = IntGauge::new("cube_proxy_ready", "1 while /readyz says 200")?;
+        registry.register(Box::new(ready.clone()))?;
+        Ok(Self { figures: Some(Figures { registry, ready }), readiness })
     }
 
     /// Serves the two probes only.
     #[must_use]
     pub fn health_only(readiness: Arc<Readiness>) -> Self {
-        Self { registry: None, readiness }
+        Self { figures: None, readiness }
     }
 
     pub(super) fn answer(&self, method: &Method, path: &str) -> Answer {
         if let Some(answer) = probe(&self.readiness, method.as_str(), path) {
             return answer;
         }
-        match &self.registry {
-            Some(registry) if path == "/metrics" && matches!(*method, Method::GET | Method::HEAD) => {
+        match &self.figures {
+            Some(Figures { registry, ready })
+                if path == "/metrics" && matches!(*method, Method::GET | Method::HEAD) =>
+            {
+                ready.set(i64::from(self.readiness.unready().is_none()));
                 match TextEncoder::new().encode_to_string(&registry.gather()) {
                     Ok(text) => Answer {
                         status: StatusCode::OK,

@@ -356,7 +356,8 @@ async fn a_route_is_shown_without_its_token() {
 #[tokio::test]
 async fn metrics_are_served_and_health_alone_where_that_is_asked_for() {
     let parts = parts();
-    let metrics = serve(MetricsApp::new(parts.registry.clone(), parts.readiness.clone())).await;
+    let app = MetricsApp::new(parts.registry.clone(), parts.readiness.clone()).unwrap();
+    let metrics = serve(app).await;
     let get = |path: &str| {
         format!("GET {path} HTTP/1.1\r\nHost: metrics.example\r\nConnection: close\r\n\r\n").into_bytes()
     };
@@ -364,6 +365,7 @@ async fn metrics_are_served_and_health_alone_where_that_is_asked_for() {
     assert_eq!(status, 200);
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
     assert!(body.contains("# TYPE cube_proxy_"), "{body}");
+    assert!(body.contains("\ncube_proxy_ready "), "{body}");
     assert_eq!(send(metrics, &get("/healthz")).await.0, 200);
     assert_eq!(send(metrics, &get("/admin/healthz")).await.0, 404);
     let (status, head, body) =

@@ -1,4 +1,4 @@
-//! Asking the running proxy through its admin API (lifecycle.md).
+//! Asking the running proxy through its admin API (lifecycle.md) and its metrics.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -47,9 +47,75 @@ pub(super) async fn ask(
     let request = request
         .body(Full::new(Bytes::from(body)))
         .map_err(|_| fault("the request cannot be built; is admin.token one line of text?".to_owned()))?;
+    let (status, bytes) = exchange("listen.admin", address, request).await?;
+    let answer: Value =
+        serde_json::from_slice(&bytes).map_err(|_| fault(format!("{status}, and no JSON")))?;
+    if status == StatusCode::OK {
+        return Ok(answer);
+    }
+    let said = answer.get("error").and_then(Value::as_str).unwrap_or_default();
+    Err(fault(format!("{}: {said}", status.as_u16())))
+}
+
+/// What `/metrics` of the proxy that runs with this configuration says.
+///
+/// # Errors
+/// [`StartError::NotRunning`] where nobody listens there, else what keeps the answer from being
+/// a success.
+pub(super) async fn metrics(config: &Config) -> Result<String, StartError> {
+    let Some(address) = config.listen.metrics else {
+        return Err(StartError::Engine("listen.metrics is off: there are no figures to show".to_owned()));
+    };
+    let address = reachable(address);
+    let fault = |what: String| StartError::Engine(format!("metrics at {address}: {what}"));
+    let request = Request::builder().uri("/metrics").header(HOST, address.to_string());
+    let request = request.body(Full::default()).map_err(|error| fault(error.to_string()))?;
+    let (status, bytes) = exchange("listen.metrics", address, request).await?;
+    if status != StatusCode::OK {
+        return Err(fault(status.to_string()));
+    }
+    String::from_utf8(bytes.into()).map_err(|_| fault("the answer is no text".to_owned()))
+}
+
+/// What `/readyz` of the proxy that runs with this configuration says, on the first listener that
+/// has it: nothing when it is ready, else why not.
+///
+/// # Errors
+/// [`StartError::NotRunning`] where nobody listens there, else what keeps it from answering.
+pub(super) async fn unready(config: &Config) -> Result<Option<String>, StartError> {
+    let listen = &config.listen;
+    let listeners = [
+        ("listen.admin", listen.admin),
+        ("listen.health", listen.health),
+        ("listen.metrics", listen.metrics),
+    ];
+    let Some((option, address)) = listeners.into_iter().find_map(|(option, at)| Some((option, at?))) else {
+        return Err(StartError::Engine("admin, health and metrics listeners are all off".to_owned()));
+    };
+    let address = reachable(address);
+    let request = Request::builder().uri("/readyz").header(HOST, address.to_string());
+    let request = request
+        .body(Full::default())
+        .map_err(|error| StartError::Engine(format!("{option} at {address}: {error}")))?;
+    let (status, bytes) = exchange(option, address, request).await?;
+    if status == StatusCode::OK {
+        return Ok(None);
+    }
+    let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let reason = answer.get("reason").and_then(Value::as_str);
+    Ok(Some(reason.map_or_else(|| status.to_string(), str::to_owned)))
+}
+
+/// Sends one request over a connection of its own.
+async fn exchange(
+    option: &'static str,
+    address: SocketAddr,
+    request: Request<Full<Bytes>>,
+) -> Result<(StatusCode, Bytes), StartError> {
+    let fault = |what: String| StartError::Engine(format!("{option} at {address}: {what}"));
     let exchange = async {
         let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
-            std::io::ErrorKind::ConnectionRefused => StartError::NotRunning { address },
+            std::io::ErrorKind::ConnectionRefused => StartError::NotRunning { option, address },
             _ => fault(error.to_string()),
         })?;
         let failed = |error: hyper::Error| fault(error.to_string());
@@ -67,14 +133,7 @@ pub(super) async fn ask(
         }
     };
     let answered = tokio::time::timeout(PATIENCE, exchange).await;
-    let (status, bytes) = answered.map_err(|_| fault(format!("no answer within {PATIENCE:?}")))??;
-    let answer: Value =
-        serde_json::from_slice(&bytes).map_err(|_| fault(format!("{status}, and no JSON")))?;
-    if status == StatusCode::OK {
-        return Ok(answer);
-    }
-    let said = answer.get("error").and_then(Value::as_str).unwrap_or_default();
-    Err(fault(format!("{}: {said}", status.as_u16())))
+    answered.map_err(|_| fault(format!("no answer within {PATIENCE:?}")))?
 }
 
 /// Where a listener is reached from this machine.

@@ -10,7 +10,7 @@ use crate::error::StartError;
 use crate::rundir::RunDir;
 use crate::{bind, run};
 
-use super::{block_on, say};
+use super::{block_on, progress, say};
 
 /// How to check.
 #[derive(Debug, Args)]
@@ -55,7 +55,7 @@ fn examine(options: &Options, warnings: &mut Vec<String>) -> Result<(), StartErr
         }
         _ => bind::check(&config.listen)?,
     }
-    match block_on(ask_store(&config)) {
+    match block_on(progress::with("asking the store", ask_store(&config))) {
         Err(StartError::Store(error)) if !options.strict => warnings.push(format!("the store: {error}")),
         other => other?,
     }
@@ -79,9 +79,14 @@ fn report(outcome: &Result<(), StartError>, warnings: &[String]) -> Value {
     let problems = match outcome {
         Ok(()) => Vec::new(),
         Err(StartError::Config(error)) => problems(error),
-        Err(error) => vec![json!({ "message": error.to_string() })],
+        Err(StartError::Several(errors)) => errors.iter().map(other).collect(),
+        Err(error) => vec![other(error)],
     };
     json!({ "ok": outcome.is_ok(), "problems": problems, "warnings": warnings })
+}
+
+fn other(error: &StartError) -> Value {
+    json!({ "message": error.to_string() })
 }
 
 fn problems(error: &ConfigError) -> Vec<Value> {

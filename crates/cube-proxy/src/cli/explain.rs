@@ -12,7 +12,7 @@ use crate::config::{self, Config, Environment};
 use crate::error::StartError;
 use crate::serve;
 
-use super::{admin, block_on, say};
+use super::{admin, block_on, progress, say};
 
 /// Which request.
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ pub(super) fn run(options: &Options) -> Result<(), StartError> {
     let config = config::load(&options.config, &Environment::process())?.config;
     // What cannot be understood is said without asking anybody.
     let question = question(options).map_err(|error| StartError::Engine(error.to_string()))?;
-    let (source, mut told) = block_on(async {
+    let (source, mut told) = block_on(progress::with("asking", async {
         if config.listen.admin.is_some() {
             match ask_running(&config, options).await {
                 Ok(told) => return Ok(("running proxy", told)),
@@ -46,7 +46,7 @@ pub(super) fn run(options: &Options) -> Result<(), StartError> {
             }
         }
         Ok(("store", look_up(&config, &question).await?))
-    })?;
+    }))?;
     if options.json {
         if let Some(told) = told.as_object_mut() {
             told.insert("source".to_owned(), source.into());

@@ -3,13 +3,18 @@
 mod admin;
 mod check;
 mod explain;
+mod help;
+mod pages;
+mod progress;
+mod ready;
 mod sandbox;
+mod top;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::demo;
 use crate::error::{EXIT_CONFIG, StartError};
@@ -21,13 +26,8 @@ use crate::run;
     name = "cube-proxy",
     version,
     about = "Routes HTTP, WebSocket and gRPC traffic to sandboxes",
-    long_about = "Routes HTTP, WebSocket and gRPC traffic to sandboxes.\n\n\
-                  A client names a sandbox and a port, as <port>-<sandbox-id>.<domain>, with E2b-Sandbox-* headers \
-                  or as /sandbox/<sandbox-id>/<port>/. The proxy finds where that sandbox runs, checks that the \
-                  caller may reach it and that it is awake, and passes the request on.\n\n\
-                  New here? Start with: cube-proxy demo",
-    after_help = "Exit codes: 0 done; 64 the configuration (or this command line) does not hold; 1 something \
-                  outside it is wrong, such as a port that is taken.",
+    long_about = help::ABOUT,
+    after_help = help::MAIN,
     subcommand_required = true,
     arg_required_else_help = true
 )]
@@ -39,38 +39,32 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve with a configuration file
-    #[command(after_help = "Every key of the file can be overridden from the environment, e.g. \
-                      CUBE_PROXY_LIMITS__BODY=1GiB or CUBE_PROXY_STORE__REDIS__URL=redis://10.0.0.7:6379/0.\n\
-                      SIGTERM ends it when its streams have ended; a second one ends it at once.")]
+    #[command(after_help = help::RUN)]
     Run(ConfigFile),
     /// Try everything in one process: toy sandboxes, a proxy in front, commands to paste
-    #[command(after_help = "Needs no Redis, no root and no network. Ctrl-C ends it.")]
+    #[command(after_help = help::DEMO)]
     Demo(demo::Options),
     /// Say whether a configuration file holds, without serving
-    #[command(
-        after_help = "Exit codes: 0 it holds; 64 it does not, each fault with file, line, column and key; \
-                      1 something outside it is wrong: a port that is taken or, with --strict, a store that \
-                      does not answer."
-    )]
+    #[command(after_help = help::CHECK)]
     Check(check::Options),
     /// Read and write records of sandboxes in the configured store
-    #[command(after_help = "Examples:\n  \
-                      cube-proxy sandbox -c FILE list\n  \
-                      cube-proxy sandbox -c FILE put 7c8fbcd45ffe HostIP=10.0.0.1 SandboxIP=192.168.1.100 8080=49983\n  \
-                      cube-proxy sandbox -c FILE get 7c8fbcd45ffe --json\n  \
-                      cube-proxy sandbox -c FILE delete 7c8fbcd45ffe\n  \
-                      cube-proxy sandbox -c FILE state 7c8fbcd45ffe paused\n\n\
-                      state tells the running proxy, through its admin API; the others use the store.")]
+    #[command(after_help = help::SANDBOX)]
     Sandbox(sandbox::Options),
     /// Say how a request would be routed, step by step, and how it would be answered
-    #[command(
-        after_help = "Nothing is sent, woken or counted. The running proxy is asked, which knows the states \
-                      and breakers of now; where none runs, the store is looked at.\n\n\
-                      Examples:\n  \
-                      cube-proxy explain -c FILE http://8080-7c8fbcd45ffe.cube.app/index.html\n  \
-                      cube-proxy explain -c FILE -H 'e2b-traffic-access-token: ...' http://cube.app/sandbox/7c8fbcd45ffe/8080/"
-    )]
+    #[command(after_help = help::EXPLAIN)]
     Explain(explain::Options),
+    /// Show what the running proxy does now: rates, latency, busiest sandboxes, nodes left alone
+    #[command(after_help = help::TOP)]
+    Top(top::Options),
+    /// Say whether the running proxy may be given requests
+    #[command(after_help = help::READY)]
+    Ready(ready::Options),
+    /// Print the completion script of a shell
+    #[command(after_help = help::COMPLETIONS)]
+    Completions(pages::CompletionOptions),
+    /// Print the manual page, or write one for each command
+    #[command(after_help = help::MAN)]
+    Man(pages::ManOptions),
 }
 
 /// Which configuration file.
@@ -98,6 +92,10 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(options),
         Command::Sandbox(options) => sandbox::run(options),
         Command::Explain(options) => explain::run(options),
+        Command::Top(options) => top::run(options),
+        Command::Ready(options) => ready::run(options),
+        Command::Completions(options) => pages::completions(options, Cli::command()),
+        Command::Man(options) => pages::man(options, Cli::command()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -134,8 +132,6 @@ fn block_on<T>(future: impl Future<Output = Result<T, StartError>>) -> Result<T,
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -152,11 +148,39 @@ mod tests {
             &["cube-proxy", "sandbox", "-c", "x.yaml", "state", "a", "paused"],
             &["cube-proxy", "explain", "-c", "x.yaml", "-H", "A: b", "-H", "C: d", "http://8080-a.cube.app/"],
             &["cube-proxy", "demo", "--port", "9000"],
+            &["cube-proxy", "top", "-c", "x.yaml", "-i", "500ms", "--once", "--json"],
+            &["cube-proxy", "completions", "bash"],
+            &["cube-proxy", "man"],
         ] {
             assert!(Cli::try_parse_from(args).is_ok(), "{args:?}");
         }
         for args in [&["cube-proxy"][..], &["cube-proxy", "run"], &["cube-proxy", "serve"]] {
             assert!(Cli::try_parse_from(args).is_err(), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn every_command_teaches_with_examples() {
+        for command in Cli::command().get_subcommands() {
+            let name = command.get_name();
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains("Examples:\n"), "{name}");
+            let line = after.lines().find(|line| line.contains(&format!("cube-proxy {name}")));
+            assert!(line.is_some(), "{name}: no example of itself");
+        }
+    }
+
+    #[test]
+    fn completions_and_manual_know_every_command() {
+        let mut script = Vec::new();
+        clap_complete::generate(clap_complete::Shell::Bash, &mut Cli::command(), "cube-proxy", &mut script);
+        let script = String::from_utf8(script).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        clap_mangen::generate_to(Cli::command(), directory.path()).unwrap();
+        for command in Cli::command().get_subcommands() {
+            let name = command.get_name();
+            assert!(script.contains(name), "{name}");
+            assert!(directory.path().join(format!("cube-proxy-{name}.1")).exists(), "{name}");
         }
     }
 }

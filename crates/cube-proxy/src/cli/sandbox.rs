@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::config::{self, Config, Environment};
 use crate::error::StartError;
 
-use super::{admin, block_on, say};
+use super::{admin, block_on, progress, say};
 
 /// The field whose value is a secret.
 const TOKEN: &str = "TrafficAccessToken";
@@ -93,7 +93,8 @@ pub(super) fn run(options: &Options) -> Result<(), StartError> {
             return say(if options.json { json!({ "ok": true }).to_string() } else { line });
         }
         let store = config.open_store(&prometheus::Registry::new())?;
-        for line in act(store.as_ref(), &options.action, options.json).await? {
+        let work = act(store.as_ref(), &options.action, options.json);
+        for line in progress::with("asking the store", work).await? {
             say(line)?;
         }
         Ok(())

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::scalar::{SecretText, Size, Span};
+#[cfg(test)]
+use super::shape::{Shape, Shaped};
 
 /// Declares one section: its fields with their types and defaults.
 macro_rules! section {
@@ -15,6 +17,30 @@ macro_rules! section {
         impl Default for $name {
             fn default() -> Self {
                 Self { $($field: $default),* }
+            }
+        }
+
+        #[cfg(test)]
+        impl Shaped for $name {
+            fn shape() -> Shape {
+                Shape::Section(vec![$((stringify!($field), <$kind as Shaped>::shape())),*])
+            }
+        }
+    };
+}
+
+/// Declares the words that a key may say.
+macro_rules! choice {
+    ($name:ident { $($variant:ident = $word:literal),* $(,)? }) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+        pub(super) enum $name {
+            $(#[serde(rename = $word)] $variant),*
+        }
+
+        #[cfg(test)]
+        impl Shaped for $name {
+            fn shape() -> Shape {
+                Shape::Value(vec![$(concat!("`", $word, "`")),*].join(", "))
             }
         }
     };
@@ -90,12 +116,7 @@ section!(Errors {
     mask_existence: Option<bool> = None,
 });
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Dialect {
-    Cube,
-    E2b,
-}
+choice!(Dialect { Cube = "cube", E2b = "e2b" });
 
 section!(Store {
     kind: StoreKind = StoreKind::Redis,
@@ -103,12 +124,7 @@ section!(Store {
     redis: Redis = Redis::default(),
 });
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum StoreKind {
-    Redis,
-    File,
-}
+choice!(StoreKind { Redis = "redis", File = "file" });
 
 section!(Redis {
     url: SecretText = SecretText(super::Secret::new("redis://127.0.0.1:6379/0")),
@@ -226,31 +242,13 @@ section!(AccessLog {
     ]),
 });
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum AccessLogFormat {
-    Cube,
-    Json,
-}
+choice!(AccessLogFormat { Cube = "cube", Json = "json" });
 
 section!(Log { level: LogLevel = LogLevel::Info, format: LogFormat = LogFormat::Text });
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
+choice!(LogLevel { Error = "error", Warn = "warn", Info = "info", Debug = "debug", Trace = "trace" });
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum LogFormat {
-    Text,
-    Json,
-}
+choice!(LogFormat { Text = "text", Json = "json" });
 
 section!(Server {
     threads: Option<u32> = None,

@@ -16,6 +16,10 @@ mod source;
 mod types;
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod shape;
+#[cfg(test)]
 mod tests;
 
 use std::path::Path;
@@ -33,6 +37,12 @@ pub struct Loaded {
     pub config: Config,
     /// One line each; to be logged.
     pub warnings: Vec<String>,
+}
+
+/// A time as the file writes it: `500ms`, `3s`, `10m`, `1h`; nothing for anything else.
+#[must_use]
+pub fn duration(text: &str) -> Option<std::time::Duration> {
+    scalar::Span::parse(text)
 }
 
 /// Reads the file at `path`, with the overrides of `environment`.

@@ -20,7 +20,7 @@ impl Span {
         Self(Duration::from_secs(n))
     }
 
-    fn parse(text: &str) -> Option<Duration> {
+    pub(super) fn parse(text: &str) -> Option<Duration> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at_checked(digits)?;
         let factor = match unit {

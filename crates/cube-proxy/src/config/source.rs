@@ -161,7 +161,7 @@ fn check_keys(value: &mut Value, known: &Value, path: &KeyPath, faults: &mut Vec
 }
 
 /// Every key that holds a value of its own, by the name of its environment variable.
-fn variables(known: &Value, path: &KeyPath, into: &mut BTreeMap<String, KeyPath>) {
+pub(super) fn variables(known: &Value, path: &KeyPath, into: &mut BTreeMap<String, KeyPath>) {
     let Value::Mapping(sections) = known else {
         let parts: Vec<String> = path
             .0

@@ -1,0 +1,54 @@
+//! What the file's values look like, for the reference: read off the types of `file`.
+
+use super::file::Certificate;
+use super::scalar::{SecretText, Size, Span};
+
+/// A section with its keys in order, or a value in words.
+pub(super) enum Shape {
+    Section(Vec<(&'static str, Shape)>),
+    Value(String),
+}
+
+/// A type of the file.
+pub(super) trait Shaped {
+    fn shape() -> Shape;
+}
+
+macro_rules! values {
+    ($($kind:ty = $words:literal),* $(,)?) => {
+        $(impl Shaped for $kind {
+            fn shape() -> Shape {
+                Shape::Value($words.to_owned())
+            }
+        })*
+    };
+}
+
+values!(
+    bool = "true or false",
+    u16 = "number to 65535",
+    u32 = "number",
+    String = "text",
+    Span = "time",
+    Size = "size",
+    SecretText = "secret text",
+    Certificate = "`{ cert: PATH, key: PATH }`",
+);
+
+impl<T: Shaped> Shaped for Option<T> {
+    fn shape() -> Shape {
+        match T::shape() {
+            Shape::Value(words) => Shape::Value(format!("{words}, or null")),
+            section => section,
+        }
+    }
+}
+
+impl<T: Shaped> Shaped for Vec<T> {
+    fn shape() -> Shape {
+        match T::shape() {
+            Shape::Value(words) => Shape::Value(format!("list of {words}")),
+            section => section,
+        }
+    }
+}
