@@ -55,8 +55,12 @@ impl Prometheus {
             .arg("--log.level=error");
         let process = Guarded::spawn(&mut command, Some(&directory));
         let prometheus = Self { address, _process: process };
-        eventually("Prometheus to answer", || async {
-            tokio::net::TcpStream::connect(address).await.ok().map(drop)
+        eventually("Prometheus to be ready", || async {
+            let stream = tokio::net::TcpStream::connect(address).await.ok()?;
+            let mut client = Client::over(stream);
+            client.request("GET", "/-/ready", &[("Host", "localhost")]).await;
+            let status = client.try_head().await.ok()??.status;
+            (status == 200).then_some(())
         })
         .await;
         prometheus
