@@ -377,7 +377,13 @@ async fn random_methods_hosts_paths_and_ids_make_no_labels() {
         });
     }
     asking.join_all().await;
-    let metrics = env.proxy.metrics().await;
+    // A request is counted when all of it is over, a moment after the client has its answer.
+    let metrics = eventually("every request to be counted", || async {
+        let metrics = env.proxy.metrics().await;
+        let counted = metrics.count("cube_proxy_answers_total", &[]);
+        (counted >= count / ASKERS * ASKERS).then_some(metrics)
+    })
+    .await;
     assert_eq!(metrics.count("cube_proxy_answers_total", &[]), count / ASKERS * ASKERS);
     let mut values: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let mut series = 0;
