@@ -1,11 +1,9 @@
 //! What the SDKs make of the proxy's answers: errors.md is judged by it.
 
-use std::time::{Duration, Instant};
-
 use cube_testkit::serde_json::{Value, json};
 use cube_testkit::{BlackHole, Envd, Origin, Sandbox, merge, refused_port, scripts};
 
-use super::{Flavour, PATIENCE, Place, Results, Way};
+use super::{Flavour, Place, Results, Way, until};
 
 /// REST (`read`), unary (`exists`, `kill`) and a stream (`run`).
 const STEPS: &str = "is_running,read,exists,kill,run";
@@ -249,11 +247,7 @@ async fn a_running_command_ends_with_its_sandbox(flavour: Flavour) {
         let sandbox = place.sandbox(&envd).await;
         let arguments = [argument("cut", &sandbox, "long")];
         let gone = async {
-            let begin = Instant::now();
-            while envd.running() == 0 {
-                assert!(begin.elapsed() < PATIENCE, "no command at envd");
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+            until("a command at envd", || envd.running() == 1).await;
             place.env.redis.command(&["DEL", &sandbox.key()]).await;
         };
         let (results, ()) = tokio::join!(place.run(flavour, "effects", &arguments), gone);

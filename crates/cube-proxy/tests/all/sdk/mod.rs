@@ -3,11 +3,12 @@
 
 mod calls;
 mod effects;
+mod quiet;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::{self, Value, json};
 use cube_testkit::{Authority, ControlPlane, Env, Envd, Sandbox, SandboxBuilder, free_port, merge};
@@ -152,6 +153,15 @@ impl Place {
         let results = said.lines().last().and_then(|line| serde_json::from_str(line).ok());
         let errors = String::from_utf8_lossy(&output.stderr);
         Results(results.unwrap_or_else(|| panic!("{flavour:?} {script} said {said:?}:\n{errors}")))
+    }
+}
+
+/// Waits for what a script brings about, as long as a script may take.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -10,6 +10,10 @@ async def main():
         row, sandbox_id, names = argument.split(":")
         sandbox = await connect(sandbox_id)
         files, commands = sandbox.files, sandbox.commands
+
+        async def output(line, commands=commands):
+            return (await settle(commands.run(line, timeout=0))).stdout
+
         steps = {
             "is_running": lambda: sandbox.is_running(),
             "read": lambda: files.read("/tmp/a"),
@@ -18,6 +22,9 @@ async def main():
             "run": lambda: commands.run("echo hi"),
             "long": lambda: commands.run("echo begun; sleep 600", timeout=0),
             "vanish": lambda: commands.run("echo begun; vanish"),
+            "count": lambda: output("count 200 0.1"),
+            "count_long": lambda: output("count 600 0.1"),
+            "quiet": lambda: output("sleep 70; echo awake"),
         }
         for name in names.split(","):
 
