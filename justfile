@@ -36,6 +36,20 @@ deny:
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --open
 
+# What the pieces of a request cost, and what a cached sandbox takes
+bench-micro *args:
+    mkdir -p target/bench
+    CUBE_BENCH_OUT="$PWD/target/bench/memory.json" cargo bench --locked -p cube-benches --bench memory
+    cargo bench --locked -p cube-benches --bench micro -- {{args}}
+
+# Instructions of a cached request, against the recorded ceiling (--record sets it anew)
+bench-instructions *args:
+    scripts/instructions {{args}}
+
+# Load, against the peers; writes docs/performance.md (--quick, --only get,h2)
+bench-load *args:
+    benches/load {{args}}
+
 # The binary as it is shipped
 build:
     cargo build --release --locked

@@ -1,0 +1,1 @@
+"""What the benchmarks share: processes, peers, clients, scenarios, the report. Standard library only."""

@@ -1,0 +1,213 @@
+"""What is measured. A scenario runs one peer for some seconds, and gives a dictionary: `count` units
+of work, the `cpu` seconds that the peer spent on them, and what else it saw."""
+
+import time
+
+from .clients import TOKEN_FIELD
+from .processes import Failed, until
+from .world import BODY, PRIVATE, PUBLIC, host_of
+
+GIB = 1 << 30
+PROXIES = ("nginx", "lua", "haproxy", "noop", "cube")
+
+
+class Scenario:
+    """One row of the report."""
+
+    def __init__(self, name, title, unit, peers, run, meaning, once=False):
+        self.name, self.title, self.unit, self.peers = name, title, unit, peers
+        self.run, self.meaning, self.once = run, meaning, once
+
+
+class Bench:
+    """The world, its clients, and how long and how large."""
+
+    def __init__(self, world, clients, seconds, sandboxes, idle):
+        self.world, self.clients, self.seconds = world, clients, seconds
+        self.sandboxes, self.idle = sandboxes, idle
+        # The rate for `latency`: half of what Cube Proxy can do at most.
+        self.saturation = None
+
+    def measured(self, peer, work):
+        """`work()` with the peer's clocks read before and after."""
+        before = peer.process.cpu_seconds() if peer.process else 0.0
+        result = work()
+        result["cpu"] = peer.process.cpu_seconds() - before if peer.process else None
+        if peer.process:
+            result["resident"] = peer.process.resident_bytes()
+        self.world.empty_logs()
+        return result
+
+    def wrk(self, peer, sandbox=PRIVATE, fields=(TOKEN_FIELD,), host=None, **options):
+        host = host or host_of(sandbox)
+        return self.measured(
+            peer, lambda: self.clients.wrk(peer.http, host, self.seconds, fields=fields, **options))
+
+
+def small_get(bench, peer):
+    result = bench.wrk(peer)
+    if peer.name == "cube":
+        bench.saturation = max(bench.saturation or 0, result["count"] / result["seconds"])
+    return result
+
+
+def latency(bench, peer):
+    if not bench.saturation:
+        small_get(bench, bench.world.peers["cube"])
+    rate = bench.saturation / 2
+    return bench.measured(
+        peer, lambda: bench.clients.paced(peer.http, host_of(PRIVATE), bench.seconds, rate))
+
+
+def new_connections(bench, peer):
+    return bench.wrk(peer, fields=(TOKEN_FIELD, "Connection: close"))
+
+
+def public(bench, peer):
+    return bench.wrk(peer, sandbox=PUBLIC, fields=())
+
+
+def host_form_302(bench, peer):
+    return bench.wrk(peer, sandbox=PUBLIC, fields=(), path="/moved")
+
+
+def path_form_302(bench, peer):
+    return bench.wrk(peer, fields=(), host="127.0.0.1", path=f"/sandbox/{PUBLIC}/8000/moved")
+
+
+def tls(mode):
+    def run(bench, peer):
+        def work():
+            child = bench.clients.handshakes(peer.https, mode, bench.seconds, host_of(PRIVATE))
+            return bench.clients.finished(child, bench.seconds)
+        return bench.measured(peer, work)
+    return run
+
+
+def h2(bench, peer):
+    return bench.measured(peer, lambda: bench.clients.h2load(peer.https, host_of(PRIVATE), bench.seconds))
+
+
+def download(bench, peer):
+    result = bench.wrk(peer, path="/16MiB", connections=4)
+    result["count"] = result["bytes"] / GIB
+    return result
+
+
+def upload(bench, peer):
+    result = bench.wrk(peer, host=host_of(PRIVATE, 9000), path="/upload", connections=4, upload=BODY)
+    result["count"] = result["count"] * BODY / GIB
+    return result
+
+
+def streams(what, connections):
+    def run(bench, peer):
+        child = bench.clients.streams(what, peer.http, host_of(PUBLIC, 9000), connections, bench.seconds)
+        return bench.measured(peer, lambda: bench.clients.finished(child, bench.seconds))
+    return run
+
+
+def idle(kind):
+    def run(bench, peer):
+        # A process that has served nothing yet; a few connections first, for what is made once.
+        fresh = getattr(bench.world, peer.name)()
+        port = fresh.http if kind == "plain" else fresh.https
+        try:
+            few = bench.clients.idle(port, kind, 50, host_of(PRIVATE))
+            few.communicate("")
+            time.sleep(0.5)
+            before = fresh.process.resident_bytes()
+            many = bench.clients.idle(port, kind, bench.idle, host_of(PRIVATE))
+            time.sleep(1)
+            grown = fresh.process.resident_bytes() - before
+            many.communicate("")
+        finally:
+            bench.world.group.stop(fresh.process)
+        return {"count": bench.idle, "cpu": None, "kib": grown / bench.idle / 1024}
+    return run
+
+
+def many_sandboxes(bench, _):
+    """Fills the cache by asking for each sandbox once, and looks what changed by that."""
+    world, clients, total = bench.world, bench.clients, bench.sandboxes
+    world.populate(total)
+    cube = world.cube()
+    entries = lambda: int(world.metric(cube, "cube_proxy_cache_entries"))  # noqa: E731
+
+    def asked(sandboxes, step=1, first=0, seconds=bench.seconds, fields=(TOKEN_FIELD,), any_status=False):
+        return bench.measured(cube, lambda: clients.wrk(
+            cube.http, host_of(PRIVATE), seconds, fields=fields, any_status=any_status, sandboxes=sandboxes,
+            step=step, first=first))
+
+    result = {"cold": [], "count": total, "cpu": None}
+    try:
+        asked(1000)
+        with_few, refused_few = asked(1000), asked(1000, fields=(), any_status=True)
+        before, had = cube.process.resident_bytes(), entries()
+        first, end = 1000, time.monotonic() + 240
+        while first < total and time.monotonic() < end:
+            # The last piece must not begin again with what is known.
+            left = total - first
+            rate = result["cold"][-1]["count"] / result["cold"][-1]["seconds"] if result["cold"] else 20_000
+            seconds = max(1, min(5, int(left / rate)))
+            piece = asked(total, first=first, seconds=seconds)
+            first += piece["count"]
+            result["cold"].append(piece)
+        until("the resident memory to settle", lambda: True)
+        result["entries"] = entries()
+        result["bytes"] = (cube.process.resident_bytes() - before) / max(1, result["entries"] - had)
+        with_many = asked(1000)
+        # Steps prime to the number of sandboxes: in no order that the processor could foresee.
+        refused_many = asked(total, step=610_639, fields=(), any_status=True)
+        spread = asked(total, step=610_639)
+        for name, piece in (("few", with_few), ("many", with_many), ("refused_few", refused_few),
+                            ("refused_many", refused_many), ("spread", spread)):
+            result[name] = piece["cpu"] / piece["count"] * 1e6
+    finally:
+        world.group.stop(cube.process)
+    if result["entries"] < total * 0.9:
+        raise Failed(f"only {result['entries']} of {total} sandboxes were cached in time")
+    return result
+
+
+SCENARIOS = [
+    Scenario("get", "small GET, keep-alive", "request", ("direct", *PROXIES), small_get,
+             "64 connections, 12 bytes of answer. nginx + Lua and Cube Proxy look up a private sandbox, check "
+             "its token and log; the others only forward."),
+    Scenario("latency", "the same at half of saturation", "request", ("direct", *PROXIES), latency,
+             "As many requests a second for everyone as are half of what Cube Proxy did above at most, paced "
+             "by h2load over 64 connections."),
+    Scenario("new", "new connection each", "request", PROXIES, new_connections,
+             "As the first row, each request on a connection of its own."),
+    Scenario("public", "public sandbox", "request", ("cube",), public,
+             "As the first row without a token: what the token costs."),
+    Scenario("host302", "host form, 302", "request", ("cube",), host_form_302,
+             "An answer with Location and Set-Cookie that nothing is changed in."),
+    Scenario("path302", "path form, 302 rewritten", "request", ("cube",), path_form_302,
+             "The same answer, Location and the cookie's path moved under the prefix."),
+    Scenario("tlsfull", "TLS 1.3, full handshake", "handshake", ("nginx", "haproxy", "cube"), tls("full"),
+             "ECDSA P-256 certificate, X25519; the connection ends after the handshake."),
+    Scenario("tlsnew", "TLS 1.3, new connection each", "request", ("nginx", "haproxy", "cube"), tls("get"),
+             "A full handshake and one small GET."),
+    Scenario("tlsresumed", "TLS 1.3, resumed", "request", ("nginx", "haproxy", "cube"), tls("resumed"),
+             "The same with the session of the connection before."),
+    Scenario("h2", "HTTP/2, multiplexed", "request", ("nginx", "haproxy", "cube"), h2,
+             "16 connections over TLS, 16 streams each, small GETs."),
+    Scenario("down", "16 MiB down", "GiB", ("nginx", "haproxy", "noop", "cube"), download,
+             "4 connections. nginx buffers, without temporary files; Cube Proxy buffers nothing."),
+    Scenario("up", "16 MiB up", "GiB", ("nginx", "haproxy", "cube"), upload,
+             "4 connections; nothing is buffered by anyone."),
+    Scenario("ws", "WebSocket messages", "message", ("nginx", "lua", "haproxy", "cube"),
+             streams("messages", 64), "64 connections, one message of 32 bytes under way on each; there and back."),
+    Scenario("sse", "1,000 event streams", "event", ("nginx", "lua", "haproxy", "cube"),
+             streams("events", 1000), "Ten events a second on each, a chunk each."),
+    Scenario("idle", "idle connection, plain", "connection", ("nginx", "haproxy", "cube"), idle("plain"),
+             "Resident memory of a connection after one request.", once=True),
+    Scenario("idletls", "idle connection, TLS", "connection", ("nginx", "haproxy", "cube"), idle("tls"),
+             "The same over TLS, HTTP/1.1.", once=True),
+    Scenario("idleh2", "idle connection, HTTP/2", "connection", ("nginx", "haproxy", "cube"), idle("h2"),
+             "The same over TLS, HTTP/2.", once=True),
+    Scenario("many", "many cached sandboxes", "sandbox", ("cube",), many_sandboxes,
+             "Each is asked for once, which fills the cache from Redis: cold misses, each with a new connection "
+             "to the sandbox. Then the same 1,000 as before are asked again.", once=True),
+]
