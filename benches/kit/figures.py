@@ -53,9 +53,9 @@ class Figures:
             return None
         return (cube - direct) / (nginx - direct)
 
-    def cold(self):
-        """Processor seconds, and lookups a second, of a cold miss."""
-        pieces = self.results.get("many", {}).get("cube", [{}])[0].get("cold")
+    def cold(self, name="cold"):
+        """Processor seconds a cold miss, and how many a second; `cold_refused`: the lookup alone."""
+        pieces = (self.results.get("many", {}).get("cube") or [{}])[0].get(name)
         if not pieces:
             return None, None
         cpu = statistics.median(piece["cpu"] / piece["count"] for piece in pieces)

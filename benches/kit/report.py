@@ -12,6 +12,8 @@ from .scenarios import SCENARIOS
 TITLES = {"direct": "direct", "nginx": "nginx", "lua": "nginx + Lua", "haproxy": "HAProxy",
           "noop": "Pingora, no-op", "cube": "Cube Proxy"}
 
+COLD = {"cold": "cold miss", "cold_refused": "cold miss, refused"}
+
 
 def cost(scenario, seconds):
     """Processor time of one unit of a scenario, for the terminal."""
@@ -69,9 +71,10 @@ def costs(figures):
         against = [cell(figures.ratio(scenario.name, "cube", peer), "{:.2f}".format)
                    for peer in ("nginx", "lua", "noop")]
         rows.append((f"{scenario.title}, {a(scenario.unit)}", *cells, *against))
-    cold, _ = figures.cold()
-    if cold:
-        rows.append(("cold miss, a request", "", "", "", "", cost_of("request", cold), "", "", ""))
+    for name, title in COLD.items():
+        cpu, _ = figures.cold(name)
+        if cpu:
+            rows.append((f"{title}, a request", "", "", "", "", cost_of("request", cpu), "", "", ""))
     return table(("", *(TITLES[peer] for peer in peers), "Cube / nginx", "Cube / Lua", "Cube / no-op"), rows)
 
 
@@ -83,9 +86,10 @@ def rates(figures):
         cells = [cell(figures.rate(scenario.name, peer), form) for peer in TITLES]
         if any(cells) and scenario.name not in ("latency", "sse"):
             rows.append((f"{scenario.title}, {scenario.unit}s a second", *cells))
-    _, cold = figures.cold()
-    if cold:
-        rows.append(("cold misses, requests a second", "", "", "", "", "", f"{cold:,.0f}"))
+    for name, title in COLD.items():
+        _, rate = figures.cold(name)
+        if rate:
+            rows.append((f"{title}, requests a second", "", "", "", "", "", f"{rate:,.0f}"))
     return table(("", *TITLES.values()), rows)
 
 
