@@ -1,6 +1,7 @@
 """What is measured. A scenario runs one peer for some seconds, and gives a dictionary: `count` units
 of work, the `cpu` seconds that the peer spent on them, and what else it saw."""
 
+import http.client
 import time
 
 from .clients import TOKEN_FIELD
@@ -72,7 +73,15 @@ def host_form_302(bench, peer):
 
 
 def path_form_302(bench, peer):
-    return bench.wrk(peer, fields=(), host="127.0.0.1", path=f"/sandbox/{PUBLIC}/8000/moved")
+    prefix = f"/sandbox/{PUBLIC}/8000"
+    connection = http.client.HTTPConnection("127.0.0.1", peer.http, timeout=20)
+    connection.request("GET", f"{prefix}/moved", headers={"Host": "127.0.0.1"})
+    answer = connection.getresponse()
+    location, cookie = answer.getheader("Location"), answer.getheader("Set-Cookie")
+    connection.close()
+    if not location.startswith(f"{prefix}/login") or f"Path={prefix}/" not in cookie:
+        raise Failed(f"the answer was not rewritten: {location}, {cookie}")
+    return bench.wrk(peer, fields=(), host="127.0.0.1", path=f"{prefix}/moved")
 
 
 def tls(mode):

@@ -195,7 +195,13 @@ def versions():
     }
 
 
-def missing_tools():
-    """Programs that the bench drives and that are not there."""
-    tools = ("nginx", "haproxy", "redis-server", "wrk", "h2load", "openssl", "taskset")
-    return [tool for tool in tools if not shutil.which(tool, path=os.environ["PATH"] + ":/usr/sbin:/sbin")]
+def missing_packages():
+    """Debian packages of what the bench drives and does not find. An nginx of another flavour will do."""
+    needed = {
+        "nginx": "nginx-light", "haproxy": "haproxy", "redis-server": "redis-server", "wrk": "wrk",
+        "h2load": "nghttp2-client", "openssl": "openssl", "taskset": "util-linux",
+        "/usr/lib/nginx/modules/ngx_http_lua_module.so": "libnginx-mod-http-lua",
+        "/usr/share/lua/5.1/nginx/redis.lua": "lua-nginx-redis",
+    }
+    return [package for what, package in needed.items()
+            if not (Path(what).exists() if what.startswith("/") else shutil.which(what))]
