@@ -120,7 +120,8 @@ impl Figures {
             uptime_seconds: uptime(&now.series),
             interval_seconds: seconds,
             requests: rate("cube_proxy_request_total", &[]),
-            failed: failed.map(|answer| answer.requests).sum(),
+            // The empty sum would be -0.
+            failed: failed.map(|answer| answer.requests).fold(0.0, std::ops::Add::add),
             p50_ms: quantile("cube_proxy_request_duration_seconds", 0.5),
             p99_ms: quantile("cube_proxy_request_duration_seconds", 0.99),
             added_p50_ms: quantile("cube_proxy_added_latency_seconds", 0.5),
@@ -289,6 +290,7 @@ pub(super) mod tests {
         let now = sample(begin + Duration::from_secs(1), &text(10), json!({}));
         let figures = Figures::between(&before, &now);
         assert_eq!((figures.requests, figures.added_p50_ms), (10.0, Some(0.5)));
+        assert!(figures.failed.is_sign_positive(), "shown as -0");
     }
 
     #[test]
