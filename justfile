@@ -53,3 +53,11 @@ bench-load *args:
 # The binary as it is shipped
 build:
     cargo build --release --locked
+
+# docs/configuration.md, made from the code
+reference:
+    UPDATE_DOCS=1 cargo test -q -p cube-proxy --lib reference
+
+# The Debian package, into target/
+deb: build
+    deploy/build-deb

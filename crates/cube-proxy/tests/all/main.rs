@@ -36,6 +36,7 @@ mod large;
 mod limits;
 mod log_sinks;
 mod metrics;
+mod package;
 mod records;
 mod registry;
 mod reload;

@@ -209,7 +209,10 @@ async fn busy_sandboxes_are_counted_while_somebody_looks() {
     };
     env.get(&first, "/").await;
     let (status, told) = look("").await;
-    assert_eq!((status, &told["window_ms"], &told["busiest"]), (200, &json!(0), &json!([])), "{told}");
+    assert_eq!((status, &told["window_ms"]), (200, &json!(0)), "{told}");
+    // It may still be under way; what began before the first look is not counted.
+    let counted = told["busiest"].as_array().unwrap().iter().any(|busy| busy["requests"] != json!(0));
+    assert!(!counted, "{told}");
     for (sandbox, times) in [(&first, 2), (&second, 5)] {
         for _ in 0..times {
             env.call(By::Path, sandbox, "GET", "/", &[], "").await;
