@@ -16,6 +16,10 @@ sdk-newest:
     scripts/sdk newest
     SDK_UNDER_TEST=newest cargo test -p cube-proxy --locked --test all sdk::
 
+# The tests that take minutes: ten minutes of silence on every kind of stream
+long:
+    cargo test -p cube-proxy --locked --test all -- --ignored silence::
+
 # What a change must pass
 ci:
     .ci/run

@@ -135,6 +135,8 @@ fn from_exchange(error: &Error) -> bool {
                 | ErrorType::SocketError
                 | ErrorType::BindError
                 | ErrorType::HandshakeError
+                | ErrorType::TLSHandshakeFailure
+                | ErrorType::InvalidCert
                 | ErrorType::Custom("refused")
         )
 }

@@ -26,6 +26,7 @@ mod reconfigure;
 mod request_id;
 mod retcode;
 mod settings;
+mod trust;
 mod upgrade;
 
 pub use access_log::{AccessLog, Entry, Format as LogFormat, Settings as AccessLogSettings, UpstreamTry};
@@ -47,3 +48,4 @@ pub use reason::Reason;
 pub use reconfigure::Reconfiguration;
 pub use retcode::Retcode;
 pub use settings::{ControlPlaneSettings, RequestLimits, Settings, UpstreamSettings};
+pub use trust::Trust;

@@ -45,7 +45,7 @@ impl Shared {
         let (address, group) = match &ctx.destination {
             Destination::Sandbox(sandbox) => (sandbox.route.address, sandbox.entry.generation.get()),
             Destination::ControlPlane => match self.control_plane.address().await {
-                Some(address) => (address, 0),
+                Some(address) => (address, self.control_plane.group()),
                 None => return Err(fail(ctx, Fault::ControlPlaneUnresolved)),
             },
             Destination::Nowhere => return Err(fail(ctx, Fault::Internal)),
@@ -156,6 +156,9 @@ impl Shared {
         let mut peer = HttpPeer::new(address, false, String::new());
         peer.group_key = group;
         peer.options = options;
+        if matches!(ctx.destination, Destination::ControlPlane) {
+            self.control_plane.secure(&mut peer);
+        }
         Box::new(peer)
     }
 
@@ -186,6 +189,11 @@ impl Shared {
             ErrorType::ConnectNoRoute => {
                 (ConnectFailure::Unreachable, Fault::ConnectFailed, ConnectOutcome::Unreachable)
             }
+            // Only the control plane is spoken to over TLS.
+            ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert => {
+                self.control_plane.handshake_failed(&error);
+                (ConnectFailure::Other, Fault::ControlPlaneTls, ConnectOutcome::Other)
+            }
             _ => (ConnectFailure::Other, Fault::ConnectFailed, ConnectOutcome::Other),
         };
         self.metrics.connected(outcome);
@@ -202,6 +210,8 @@ impl Shared {
         } else if self.may_reroute(ctx, now) {
             ctx.attempts.next = Next::Reread(fault);
             error.set_retry(true);
+        } else if self.has_another_address(ctx, now) {
+            error.set_retry(true);
         }
         error
     }
@@ -209,6 +219,16 @@ impl Shared {
     fn may_reroute(&self, ctx: &Context, now: Instant) -> bool {
         let in_time = ctx.attempts.first.is_none_or(|first| now < first + REROUTE_WITHIN);
         ctx.sandbox().is_some() && ctx.attempts.routes < 2 && in_time
+    }
+
+    /// A name may have an address that leads nowhere (a family that is not served) beside one that
+    /// works: the control plane's next address is the second route.
+    fn has_another_address(&self, ctx: &Context, now: Instant) -> bool {
+        let in_time = ctx.attempts.first.is_none_or(|first| now < first + REROUTE_WITHIN);
+        matches!(ctx.destination, Destination::ControlPlane)
+            && ctx.attempts.routes < 2
+            && in_time
+            && self.control_plane.addresses() > 1
     }
 
     /// The exchange broke after a connection was there: sent again only where nothing can have

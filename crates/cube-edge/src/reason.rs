@@ -108,6 +108,8 @@ reasons! {
     UpstreamMalformed = "upstream_malformed",
     /// The name of the control plane does not resolve.
     ControlPlaneUnresolved = "control_plane_unresolved",
+    /// The certificate of the control plane is not trusted or not its own, or its TLS failed otherwise.
+    ControlPlaneTls = "control_plane_tls",
     /// Cut because the time for draining was over.
     DrainTimeout = "drain_timeout",
 }

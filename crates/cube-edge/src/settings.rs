@@ -11,6 +11,7 @@ use ipnet::IpNet;
 
 use crate::answer;
 use crate::driver::ConnectionLimits;
+use crate::trust::Trust;
 
 /// The settings of the edge (config.md; the names are the configuration's).
 #[derive(Debug)]
@@ -52,6 +53,9 @@ pub struct ControlPlaneSettings {
     pub port: u16,
     /// Hosts that are its own, in lower case, without port.
     pub hosts: Vec<String>,
+    /// Spoken to over TLS, with `host` as server name, by whoever these authorities vouch for;
+    /// `None`: plain.
+    pub tls: Option<Trust>,
 }
 
 /// `upstream`: how a sandbox is dialled.

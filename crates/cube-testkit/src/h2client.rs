@@ -1,13 +1,14 @@
 //! An HTTP/2 client: several requests on one connection, frames as the test wants them.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use http::{HeaderMap, Request};
 use rustls_pki_types::CertificateDer;
 use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
 
 use crate::client::Io;
 use crate::{Answer, Headers, tls, within};
@@ -16,7 +17,44 @@ use crate::{Answer, Headers, tls, within};
 #[derive(Clone)]
 pub struct H2Client {
     requests: SendRequest<Bytes>,
+    connection: AbortHandle,
     scheme: &'static str,
+}
+
+/// An answer whose body the test reads piece by piece.
+pub struct H2Answer {
+    /// Its head.
+    pub head: Answer,
+    body: h2::RecvStream,
+    stream: Option<h2::SendStream<Bytes>>,
+}
+
+/// The rest of a request's body.
+pub struct H2Body(h2::SendStream<Bytes>);
+
+impl H2Body {
+    /// One DATA frame, or several where the window asks for it.
+    ///
+    /// # Errors
+    /// What the stream says, a reset by the proxy for example.
+    pub async fn data(&mut self, bytes: impl Into<Bytes>, end: bool) -> Result<(), h2::Error> {
+        send(&mut self.0, bytes.into(), end).await
+    }
+}
+
+async fn send(stream: &mut h2::SendStream<Bytes>, mut bytes: Bytes, end: bool) -> Result<(), h2::Error> {
+    while !bytes.is_empty() {
+        stream.reserve_capacity(bytes.len());
+        let room = within("room in the window", std::future::poll_fn(|cx| stream.poll_capacity(cx)));
+        let Some(room) = room.await.transpose()? else { break };
+        let piece = bytes.split_to(room.min(bytes.len()));
+        let last = end && bytes.is_empty();
+        stream.send_data(piece, last)?;
+        if last {
+            return Ok(());
+        }
+    }
+    if end { stream.send_data(Bytes::new(), true) } else { Ok(()) }
 }
 
 /// A request whose body the test writes frame by frame.
@@ -45,8 +83,13 @@ impl H2Client {
         let handshake = within("an HTTP/2 handshake", h2::client::handshake(io)).await;
         let (requests, connection) = handshake.expect("an HTTP/2 handshake");
         // Ends with the connection; how it ended is seen by the requests on it.
-        tokio::spawn(connection);
-        Self { requests, scheme }
+        let connection = tokio::spawn(connection).abort_handle();
+        Self { requests, connection, scheme }
+    }
+
+    /// Closes the connection, whatever runs on it.
+    pub fn abort(self) {
+        self.connection.abort();
     }
 
     /// Whether it takes new requests: the server has neither said that it leaves (GOAWAY) nor left.
@@ -85,6 +128,11 @@ impl H2Client {
         H2Upload { stream, answer, begun: Instant::now() }
     }
 
+    /// Sends a whole request without a body; its answer is left to the test.
+    pub async fn ask(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> H2Upload {
+        self.start("GET", authority, target, headers, true).await
+    }
+
     /// A request without body, and its answer.
     pub async fn get(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
         self.start("GET", authority, target, headers, true).await.answer().await
@@ -97,19 +145,37 @@ impl H2Upload {
     /// # Errors
     /// What the stream says, a reset by the proxy for example.
     pub async fn data(&mut self, bytes: impl Into<Bytes>, end: bool) -> Result<(), h2::Error> {
-        let mut bytes = bytes.into();
-        while !bytes.is_empty() {
-            self.stream.reserve_capacity(bytes.len());
-            let room = within("room in the window", std::future::poll_fn(|cx| self.stream.poll_capacity(cx)));
-            let Some(room) = room.await.transpose()? else { break };
-            let piece = bytes.split_to(room.min(bytes.len()));
-            let last = end && bytes.is_empty();
-            self.stream.send_data(piece, last)?;
-            if last {
-                return Ok(());
-            }
+        send(&mut self.stream, bytes.into(), end).await
+    }
+
+    /// Sends so many bytes, unless the window stays shut for a moment: then nothing, and `false`.
+    pub async fn fill(&mut self, count: usize) -> bool {
+        self.stream.reserve_capacity(count);
+        let room = std::future::poll_fn(|cx| self.stream.poll_capacity(cx));
+        match tokio::time::timeout(Duration::from_millis(300), room).await {
+            Ok(Some(Ok(room))) => self.stream.send_data(vec![7; room.min(count)].into(), false).is_ok(),
+            _ => false,
         }
-        if end { self.stream.send_data(Bytes::new(), true) } else { Ok(()) }
+    }
+
+    /// The answer's head; its body, and the rest of the request's, are left to the test.
+    pub async fn begun(self) -> H2Answer {
+        let Self { stream, answer, begun } = self;
+        let (head, body) = within("an answer", answer).await.expect("an answer").into_parts();
+        let head = Answer {
+            version: "HTTP/2.0".to_owned(),
+            status: head.status.as_u16(),
+            headers: pairs(&head.headers),
+            took: begun.elapsed(),
+            ..Answer::default()
+        };
+        H2Answer { head, body, stream: Some(stream) }
+    }
+
+    /// The answer's head, with the two directions apart: what is left to send, and to read.
+    pub async fn split(self) -> (H2Body, H2Answer) {
+        let H2Answer { head, body, stream } = self.begun().await;
+        (H2Body(stream.expect("not split yet")), H2Answer { head, body, stream: None })
     }
 
     /// Gives the request up with RST_STREAM.
@@ -152,6 +218,30 @@ impl H2Upload {
         }
         answer.took = begun.elapsed();
         Ok(answer)
+    }
+}
+
+impl H2Answer {
+    /// The next piece of the body as it arrives; `None` at its clean end.
+    ///
+    /// # Errors
+    /// What the stream says, a reset by the proxy for example.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, h2::Error> {
+        loop {
+            let Some(piece) = within("a piece", self.body.data()).await.transpose()? else {
+                return Ok(None);
+            };
+            let _ = self.body.flow_control().release_capacity(piece.len());
+            // An empty one is the end, and says so next.
+            if !piece.is_empty() {
+                return Ok(Some(piece));
+            }
+        }
+    }
+
+    /// Gives the request up with RST_STREAM.
+    pub fn reset(self) {
+        self.stream.expect("not split").send_reset(h2::Reason::CANCEL);
     }
 }
 

@@ -2,16 +2,17 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::{Client, within};
 
@@ -71,9 +72,78 @@ impl Authority {
     }
 }
 
+impl Authority {
+    /// Writes its own certificate as PEM; the path.
+    #[must_use]
+    pub fn write(&self, directory: &Path, name: &str) -> PathBuf {
+        let path = directory.join(format!("{name}.pem"));
+        std::fs::write(&path, self.issuer.pem()).expect("a writable directory");
+        path
+    }
+
+    /// Serves TLS on 127.0.0.1 with a certificate for `hosts`, in front of a plain `origin`.
+    pub async fn front(&self, hosts: &[&str], origin: SocketAddr) -> TlsFront {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(hosts).expect("host names");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], PrivatePkcs8KeyDer::from(key).into())
+            .expect("a pair");
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let names = Arc::<Mutex<Vec<_>>>::default();
+        let seen = Arc::clone(&names);
+        let accepting = async move {
+            let mut serving = JoinSet::new();
+            while let Ok((tcp, _)) = listener.accept().await {
+                let (acceptor, seen) = (acceptor.clone(), Arc::clone(&seen));
+                serving.spawn(async move {
+                    let Ok(mut tls) = acceptor.accept(tcp).await else { return };
+                    seen.lock().unwrap().push(tls.get_ref().1.server_name().map(str::to_owned));
+                    let Ok(mut plain) = TcpStream::connect(origin).await else { return };
+                    let _ = tokio::io::copy_bidirectional(&mut tls, &mut plain).await;
+                });
+            }
+        };
+        TlsFront { address, names, task: tokio::spawn(accepting).abort_handle() }
+    }
+}
+
 impl Default for Authority {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// A server's TLS in front of a plain origin; ends when it is dropped.
+pub struct TlsFront {
+    address: SocketAddr,
+    names: Arc<Mutex<Vec<Option<String>>>>,
+    task: AbortHandle,
+}
+
+impl TlsFront {
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The server names that were asked for, a handshake each.
+    #[must_use]
+    pub fn names(&self) -> Vec<Option<String>> {
+        self.names.lock().unwrap().clone()
+    }
+}
+
+impl Drop for TlsFront {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 

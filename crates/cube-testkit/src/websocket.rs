@@ -3,16 +3,18 @@
 use std::net::SocketAddr;
 
 use futures_util::{SinkExt, StreamExt};
+use rustls_pki_types::CertificateDer;
 use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use crate::within;
+use crate::client::Io;
+use crate::{tls, within};
 
 /// An open WebSocket.
 pub struct WebSocket {
-    stream: WebSocketStream<TcpStream>,
+    stream: WebSocketStream<Box<dyn Io>>,
     /// The answer to the handshake.
     pub handshake: http::Response<Option<Vec<u8>>>,
 }
@@ -23,13 +25,31 @@ impl WebSocket {
     /// # Errors
     /// [`Error::Http`] with the answer when it is no 101.
     pub async fn open(address: SocketAddr, target: &str, headers: &[(&str, &str)]) -> Result<Self, Error> {
-        let mut request = format!("ws://{address}{target}").into_client_request()?;
+        let stream = within("a connection", TcpStream::connect(address)).await?;
+        stream.set_nodelay(true)?;
+        Self::over(Box::new(stream), &format!("ws://{address}{target}"), headers).await
+    }
+
+    /// The same over TLS with ALPN `http/1.1`; `name` is asked for in SNI and checked.
+    ///
+    /// # Errors
+    /// [`Error::Http`] with the answer when it is no 101.
+    pub async fn open_tls(
+        address: SocketAddr,
+        root: &CertificateDer<'static>,
+        name: &str,
+        host: &str,
+    ) -> Result<Self, Error> {
+        let stream = tls::connect(address, root, name, &["http/1.1"]).await;
+        Self::over(Box::new(stream), &format!("wss://{host}/"), &[]).await
+    }
+
+    async fn over(stream: Box<dyn Io>, url: &str, headers: &[(&str, &str)]) -> Result<Self, Error> {
+        let mut request = url.into_client_request()?;
         for (name, value) in headers {
             let name: http::HeaderName = name.parse().expect("a header name");
             request.headers_mut().insert(name, value.parse().expect("a header value"));
         }
-        let stream = within("a connection", TcpStream::connect(address)).await?;
-        stream.set_nodelay(true)?;
         let handshake = tokio_tungstenite::client_async(request, stream);
         let (stream, handshake) = within("the handshake", handshake).await?;
         Ok(Self { stream, handshake })

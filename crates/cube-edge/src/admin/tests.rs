@@ -47,6 +47,7 @@ fn settings() -> crate::Settings {
             host: "10.0.0.5".into(),
             port: 3000,
             hosts: vec!["api.cube.test".into()],
+            tls: None,
         }),
         answers: crate::AnswerSettings::default(),
         exempt_ports: Vec::new(),

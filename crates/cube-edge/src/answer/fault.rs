@@ -90,6 +90,8 @@ pub enum Fault {
     UpstreamTimeout,
     /// The name of the control plane does not resolve: `310509`.
     ControlPlaneUnresolved,
+    /// The control plane could not prove who it is, or its TLS failed otherwise: `310509`.
+    ControlPlaneTls,
     /// The node is in the shared set of faulty nodes: `340500`.
     FaultyNode,
     /// The node's breaker is open: `340500`.
@@ -162,7 +164,8 @@ impl Fault {
             | Fault::UpstreamCut
             | Fault::UpstreamMalformed
             | Fault::UpstreamTimeout
-            | Fault::ControlPlaneUnresolved => Retcode::Unreachable,
+            | Fault::ControlPlaneUnresolved
+            | Fault::ControlPlaneTls => Retcode::Unreachable,
             Fault::FaultyNode | Fault::BreakerOpen => Retcode::FaultyNode,
         }
     }
@@ -208,6 +211,7 @@ impl Fault {
             Fault::UpstreamMalformed => Reason::UpstreamMalformed,
             Fault::UpstreamTimeout => Reason::UpstreamTimeout,
             Fault::ControlPlaneUnresolved => Reason::ControlPlaneUnresolved,
+            Fault::ControlPlaneTls => Reason::ControlPlaneTls,
             Fault::FaultyNode => Reason::FaultyNode,
             Fault::BreakerOpen => Reason::BreakerOpen,
         }
@@ -315,7 +319,8 @@ impl Fault {
             | Fault::ConnectFailed
             | Fault::UpstreamCut
             | Fault::UpstreamMalformed
-            | Fault::ControlPlaneUnresolved => {
+            | Fault::ControlPlaneUnresolved
+            | Fault::ControlPlaneTls => {
                 // Without a sandbox it is the control plane that cannot be reached.
                 if named { Saying::NotOpen } else { Saying::Text("The upstream cannot be reached.") }
             }

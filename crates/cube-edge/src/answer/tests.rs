@@ -50,6 +50,7 @@ const ALL: [Fault; 39] = [
     Fault::UpstreamMalformed,
     Fault::UpstreamTimeout,
     Fault::ControlPlaneUnresolved,
+    Fault::ControlPlaneTls,
     Fault::FaultyNode,
     Fault::BreakerOpen,
 ];
@@ -124,6 +125,7 @@ fn the_cube_dialect_says_what_the_table_says() {
         (Fault::UpstreamMalformed, 502, 310_509, "bad gateway", None),
         (Fault::UpstreamTimeout, 504, 310_509, "gateway timeout", None),
         (Fault::ControlPlaneUnresolved, 502, 310_509, "bad gateway", None),
+        (Fault::ControlPlaneTls, 502, 310_509, "bad gateway", None),
         (Fault::FaultyNode, 500, 340_500, "backend unavailable", Some("1")),
         (Fault::BreakerOpen, 500, 340_500, "backend unavailable", Some("1")),
     ] {

@@ -1,5 +1,6 @@
 //! One HTTP/2 connection: a task for each of its streams.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,7 +16,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::conn::LAST_WORDS;
-use super::stream::ClientStream;
+use super::frames::{FrameWatch, Numbers};
+use super::stream::{ClientStream, Transport};
 use super::{Conn, ConnectionLimits, Driver, Kill, ORIGIN, Origin, Speaks};
 use crate::drain::Stage;
 
@@ -32,6 +34,7 @@ struct Streams {
     active: AtomicUsize,
     idle: Notify,
     kills: Mutex<Vec<Arc<Kill>>>,
+    numbers: Arc<Numbers>,
 }
 
 struct StreamGuard(Arc<Streams>, Arc<Kill>);
@@ -82,10 +85,24 @@ impl Drop for StreamGuard {
     }
 }
 
+/// The next request of a connection, which is driven meanwhile.
+async fn accept(
+    h2: &mut Connection<Stream, Bytes>,
+    digest: Arc<Digest>,
+    numbers: &Numbers,
+) -> pingora_core::Result<Option<H2Accept>> {
+    let mut accepting = std::pin::pin!(HttpSession::from_h2_conn(h2, digest));
+    std::future::poll_fn(|cx| {
+        numbers.turn();
+        accepting.as_mut().poll(cx)
+    })
+    .await
+}
+
 impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     pub(super) async fn serve_h2(
         &self,
-        stream: ClientStream,
+        io: Transport,
         conn: Arc<Conn>,
         limits: &ConnectionLimits,
         deadline: Instant,
@@ -97,11 +114,12 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             .max_header_list_size(u32::try_from(limits.head.saturating_mul(2)).unwrap_or(u32::MAX))
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
+        let streams = Arc::new(Streams::default());
+        let stream = ClientStream::of_frames(io, conn.clone(), FrameWatch::new(streams.numbers.clone()));
         let Ok(Ok(h2)) = timeout_at(deadline, server::handshake(Box::new(stream), Some(options))).await
         else {
             return;
         };
-        let streams = Arc::new(Streams::default());
         self.serve_streams(h2, &conn, limits, &streams).await;
         // The connection is gone. Streams notice by themselves, but for those that are stuck in
         // writing upstream.
@@ -131,7 +149,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     ) {
         let digest = Arc::new(Digest::default());
         let shutdown = self.shutdown_watch();
-        let (mut malformed, mut leaving) = (0, false);
+        let (mut malformed, mut leaving, mut flooded) = (0, false, false);
         loop {
             let worn = conn.requests() >= limits.keepalive_requests;
             let accepted = tokio::select! {
@@ -141,7 +159,14 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                     leaving = true;
                     continue;
                 }
-                accepted = HttpSession::from_h2_conn(&mut h2, digest.clone()) => accepted,
+                () = streams.numbers.flooded(), if !flooded => {
+                    tracing::debug!(peer = %conn.peer, "HTTP/2 connection given up after too many resets");
+                    h2.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+                    flooded = true;
+                    continue;
+                }
+                () = tokio::time::sleep(LAST_WORDS), if flooded => return,
+                accepted = accept(&mut h2, digest.clone(), &streams.numbers) => accepted,
                 () = streams.idle(), if worn && !leaving => {
                     h2.graceful_shutdown();
                     leaving = true;
@@ -151,7 +176,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             };
             match accepted {
                 Ok(Some(H2Accept::Session(session))) => {
-                    let kill = Arc::new(Kill::default());
+                    let (kill, left) = (Arc::new(Kill::default()), Arc::new(Kill::default()));
+                    let number = streams.numbers.take(left.clone());
                     let origin = Origin { conn: conn.clone(), kill: Some(kill.clone()) };
                     let (app, shutdown, guard) =
                         (self.app.clone(), shutdown.clone(), streams.enter(kill.clone()));
@@ -159,8 +185,10 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                         tokio::select! {
                             _ = app.process_new_http(ServerSession::new_http2(session), &shutdown) => {}
                             () = kill.killed() => {}
+                            // The engine notices by itself, but where it is stuck.
+                            () = async { left.killed().await; tokio::time::sleep(LAST_WORDS).await; } => {}
                         }
-                        drop(guard);
+                        drop((guard, number));
                     }));
                 }
                 Ok(Some(H2Accept::Rejected)) => {

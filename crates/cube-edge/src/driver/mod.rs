@@ -7,6 +7,7 @@
 
 mod certificate;
 mod conn;
+mod frames;
 mod h1;
 mod h2;
 mod head;
@@ -78,6 +79,10 @@ impl Kill {
     pub(crate) fn kill(&self) {
         self.killed.store(true, Ordering::Release);
         self.wake.notify_one();
+    }
+
+    fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Acquire)
     }
 
     async fn killed(&self) {
@@ -240,8 +245,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         let protocol = if h2 { ProtocolClass::H2 } else { ProtocolClass::H1 };
         let _open = self.metrics.connection(conn.speaks.class(), protocol);
         if h2 {
-            let stream = ClientStream::unwatched(io, conn.clone());
-            Box::pin(self.serve_h2(stream, conn, limits, deadline)).await;
+            Box::pin(self.serve_h2(io, conn, limits, deadline)).await;
         } else {
             let head = HeadLimits { head: limits.head, headers: limits.headers, target: limits.target };
             let stream = ClientStream::new(io, conn.clone(), limits.header_timeout, deadline, head);

@@ -27,6 +27,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_rustls::server::TlsStream;
 
 use super::conn::{Conn, Phase};
+use super::frames::FrameWatch;
 use super::head::{HeadLimits, HeadWatch};
 use super::resets::Resets;
 
@@ -124,6 +125,15 @@ pub(crate) struct ClientStream {
     head: HeadWatch,
     /// HTTP/2: the frames that leave.
     resets: Option<Resets>,
+    /// HTTP/2 only.
+    frames: Option<Box<Frames>>,
+}
+
+/// What is kept of an HTTP/2 client's bytes.
+struct Frames {
+    watch: FrameWatch,
+    /// Read, and not handed on yet: what came with the head of a request that is still to be taken.
+    ahead: BytesMut,
 }
 
 impl ClientStream {
@@ -146,14 +156,16 @@ impl ClientStream {
             begun: false,
             head: HeadWatch::new(limits),
             resets: None,
+            frames: None,
         }
     }
 
-    /// A stream whose protocol has no heads to watch (HTTP/2 frames).
-    pub(crate) fn unwatched(io: Transport, conn: Arc<Conn>) -> Self {
+    /// The stream of an HTTP/2 connection: no heads, frames.
+    pub(super) fn of_frames(io: Transport, conn: Arc<Conn>, watch: FrameWatch) -> Self {
         conn.set_phase(Phase::Open);
         let mut stream = Self::new(io, conn, Duration::ZERO, Instant::now(), HeadLimits::default());
         stream.resets = Some(Resets::default());
+        stream.frames = Some(Box::new(Frames { watch, ahead: BytesMut::new() }));
         stream
     }
 
@@ -192,6 +204,35 @@ impl ClientStream {
             let _ = self.io.poll_shutdown(cx);
         }
         io::ErrorKind::TimedOut.into()
+    }
+
+    /// Reads up to the end of the next head of a request, and nothing while that one waits to be
+    /// taken.
+    fn poll_frames(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Some(frames) = &mut self.frames else { return self.io.poll_read(cx, buf) };
+        if frames.watch.waits() {
+            // It is taken in this turn of the connection's task or never: another turn is due.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if !frames.ahead.is_empty() {
+            let most = frames.ahead.len().min(buf.remaining());
+            let count = frames.watch.follow(frames.ahead.get(..most).unwrap_or_default());
+            buf.put_slice(&frames.ahead.split_to(count));
+            if frames.ahead.is_empty() {
+                frames.ahead = BytesMut::new();
+            }
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        ready!(self.io.poll_read(cx, buf))?;
+        let came = buf.filled().get(before..).unwrap_or_default();
+        let count = frames.watch.follow(came);
+        if let Some(rest) = came.get(count..).filter(|rest| !rest.is_empty()) {
+            frames.ahead.extend_from_slice(rest);
+            buf.set_filled(before + count);
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_head(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -244,7 +285,7 @@ impl AsyncRead for ClientStream {
         }
         if self.conn.phase() == Phase::Open {
             self.timer = None;
-            return self.io.poll_read(cx, buf);
+            return self.poll_frames(cx, buf);
         }
         self.poll_head(cx, buf)
     }

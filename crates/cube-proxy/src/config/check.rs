@@ -97,9 +97,18 @@ impl Check<'_> {
 
     /// A plain http URL without user, query and fragment.
     pub(super) fn http_url(&mut self, key: &str, text: &str) -> Option<http::Uri> {
+        self.url_of(key, text, &["http"])
+    }
+
+    /// The same, where `https` is spoken too.
+    pub(super) fn http_or_https_url(&mut self, key: &str, text: &str) -> Option<http::Uri> {
+        self.url_of(key, text, &["http", "https"])
+    }
+
+    fn url_of(&mut self, key: &str, text: &str, schemes: &[&str]) -> Option<http::Uri> {
         let url = text.trim_end_matches('/').parse::<http::Uri>().ok();
         let good = url.filter(|url| {
-            url.scheme_str() == Some("http")
+            url.scheme_str().is_some_and(|scheme| schemes.contains(&scheme))
                 && url.host().is_some_and(|host| !host.is_empty())
                 && url.authority().is_some_and(|authority| !authority.as_str().contains('@'))
                 && url.query().is_none()

@@ -108,6 +108,7 @@ section!(Routing {
 
 section!(ControlPlane {
     url: Option<String> = None,
+    ca_file: Option<String> = None,
     hosts: Vec<String> = Vec::new(),
 });
 

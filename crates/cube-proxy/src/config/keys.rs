@@ -78,6 +78,7 @@ keys! {
     "routing.trusted_proxies" Live c => &c.routing.trusted_proxies;
     "routing.forward_credentials" Live c => c.routing.forward_credentials;
     "routing.control_plane.url" Live c => c.routing.control_plane.as_ref().map(|to| (&to.host, to.port));
+    "routing.control_plane.ca_file" Live c => c.routing.control_plane.as_ref().map(|to| &to.tls);
     "routing.control_plane.hosts" Live c => c.routing.control_plane.as_ref().map(|to| &to.hosts);
     "routing.envd_control_from" Live c => &c.routing.envd_control_from;
     "errors.dialect" Upgrade c => c.errors.dialect;

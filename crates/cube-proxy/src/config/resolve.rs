@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use cube_edge::{Certificate, CertificateError, CertificateFiles};
+use cube_edge::{Certificate, CertificateError, CertificateFiles, Trust};
 use cube_route::ClientHost;
 
 use super::check::Check;
@@ -209,6 +209,7 @@ fn routing(c: &mut Check, file: file::Routing, dialect: Dialect) -> Routing {
 fn control_plane(c: &mut Check, file: file::ControlPlane) -> Option<ControlPlane> {
     let Some(url) = file.url else {
         c.require("routing.control_plane.hosts", file.hosts.is_empty(), "there is no url for these hosts");
+        c.require("routing.control_plane.ca_file", file.ca_file.is_none(), "there is no url to verify");
         return None;
     };
     c.require("routing.control_plane.hosts", !file.hosts.is_empty(), "with a url this names its hosts");
@@ -225,10 +226,29 @@ fn control_plane(c: &mut Check, file: file::ControlPlane) -> Option<ControlPlane
         }
     }
     let key = "routing.control_plane.url";
-    let url = c.http_url(key, &url)?;
+    let url = c.http_or_https_url(key, &url)?;
     c.require(key, matches!(url.path(), "" | "/"), "requests go there unchanged, so it has no path");
     let host = url.host()?.trim_start_matches('[').trim_end_matches(']').to_owned();
-    Some(ControlPlane { host, port: url.port_u16().unwrap_or(80), hosts })
+    let https = url.scheme_str() == Some("https");
+    let tls = trust(c, https, file.ca_file.as_deref());
+    Some(ControlPlane { host, port: url.port_u16().unwrap_or(if https { 443 } else { 80 }), hosts, tls })
+}
+
+/// Who vouches for the control plane; `None`: it is spoken to without TLS.
+fn trust(c: &mut Check, https: bool, ca_file: Option<&str>) -> Option<Trust> {
+    let key = "routing.control_plane.ca_file";
+    let Some(file) = ca_file else { return https.then(Trust::system) };
+    if !https {
+        c.fault(key, "only an https url has a certificate to verify");
+        return None;
+    }
+    match Trust::from_file(&c.path(file)) {
+        Ok(trust) => Some(trust),
+        Err(error) => {
+            c.fault(key, error.to_string());
+            None
+        }
+    }
 }
 
 fn store(c: &mut Check, file: file::Store, faulty_set: &str) -> Store {

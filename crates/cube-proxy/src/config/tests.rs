@@ -131,7 +131,16 @@ fn what_does_not_hold_is_refused() {
         ("routing: {envd_control_from: [10.0.0.1, here]}", "routing.envd_control_from[1]"),
         ("routing: {control_plane: {hosts: [a]}}", "routing.control_plane.hosts"),
         ("routing: {control_plane: {url: \"http://10.0.0.5:3000\"}}", "routing.control_plane.hosts"),
-        ("routing: {control_plane: {url: \"https://a\", hosts: [a]}}", "routing.control_plane.url"),
+        ("routing: {control_plane: {url: \"ftp://a\", hosts: [a]}}", "routing.control_plane.url"),
+        (
+            "routing: {control_plane: {url: \"https://a\", ca_file: missing, hosts: [a]}}",
+            "routing.control_plane.ca_file",
+        ),
+        (
+            "routing: {control_plane: {url: \"http://a\", ca_file: missing, hosts: [a]}}",
+            "routing.control_plane.ca_file",
+        ),
+        ("routing: {control_plane: {ca_file: missing}}", "routing.control_plane.ca_file"),
         ("routing: {control_plane: {url: \"http://a/x\", hosts: [a]}}", "routing.control_plane.url"),
         (
             "routing: {control_plane: {url: \"http://a\", hosts: [\"a:80\"]}}",
@@ -196,8 +205,26 @@ fn addresses_and_names_are_kept_in_one_spelling() {
     let plane = c.routing.control_plane.unwrap();
     assert_eq!((plane.host.as_str(), plane.port), ("fd00::5", 3000));
     assert_eq!(plane.hosts, ["api.cube.app", "::1", "::2", "127.0.0.1"]);
+    assert_eq!(plane.tls, None);
     assert_eq!(c.upstream.host_ports, 8080..=8080);
     assert_eq!(c.access_log.redact_query, ["token"]);
+}
+
+#[test]
+fn a_control_plane_over_tls_is_verified_by_the_systems_authorities_or_by_those_of_a_file() {
+    let plane = |text| config(text).routing.control_plane.unwrap();
+    let system = plane("routing: {control_plane: {url: \"https://api.example.org\", hosts: [a]}}");
+    assert_eq!((system.port, system.tls), (443, Some(cube_edge::Trust::system())));
+    let directory = tempfile::tempdir().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let own = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap();
+    let file = directory.path().join("ca.pem");
+    std::fs::write(&file, own.pem()).unwrap();
+    let url = "https://api.example.org:8443";
+    let own =
+        plane(&format!("routing: {{control_plane: {{url: \"{url}\", ca_file: {file:?}, hosts: [a]}}}}"));
+    assert_eq!(own.port, 8443);
+    assert!(own.tls.is_some_and(|trust| trust != cube_edge::Trust::system()));
 }
 
 #[test]

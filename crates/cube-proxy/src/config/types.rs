@@ -139,10 +139,12 @@ pub struct Routing {
 pub struct ControlPlane {
     /// Host of the URL: a name or an address (IPv6 without brackets).
     pub host: String,
-    /// Port of the URL, 80 where it names none.
+    /// Port of the URL; 80, or 443 with `https`, where it names none.
     pub port: u16,
     /// Hosts (no port, lower case) whose requests go there.
     pub hosts: Vec<String>,
+    /// `https`: by whom its certificate must be signed; `None`: plain `http`.
+    pub tls: Option<cube_edge::Trust>,
 }
 
 /// Whose error answers the proxy speaks (errors.md, Dialects).

@@ -30,6 +30,7 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
             host: control_plane.host.clone(),
             port: control_plane.port,
             hosts: control_plane.hosts.clone(),
+            tls: control_plane.tls.clone(),
         }),
         answers: AnswerSettings {
             dialect: match config.errors.dialect {

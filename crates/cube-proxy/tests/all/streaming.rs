@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use cube_testkit::scripts::{self, Framing};
 use cube_testkit::{By, Exchange, Gate, Origin, eventually};
 
-use crate::support::cube;
+use crate::support::{cube, tls, waking};
 
 #[tokio::test]
 async fn a_chunk_of_the_application_is_at_the_client_at_once() {
@@ -145,6 +145,52 @@ async fn no_100_is_sent_for_a_sandbox_that_may_not_be_reached() {
     let head = client.head().await;
     assert!(head.informational.is_empty());
     client.body(head, "POST").await.is_not_found();
+}
+
+/// Neither before the token nor before the gate nor before there is a connection.
+#[tokio::test]
+async fn no_100_comes_before_what_may_refuse_the_request() {
+    let env = waking().await;
+    let origin = Origin::scripted(|mut exchange: Exchange| async move {
+        exchange.send("HTTP/1.1 100 Continue\r\n\r\n").await?;
+        let body = exchange.body().await?;
+        exchange.reply(200, &[], body).await
+    })
+    .await;
+    let private = env.sandbox(&origin).token("example-token").await;
+    let asleep = env.sandbox(&origin).await;
+    env.push(&asleep, "pausing").await;
+    let closed = env.sandbox_at(([127, 0, 0, 1], cube_testkit::refused_port()).into()).await;
+    for (sandbox, status) in [(private, 404), (asleep, 503), (closed, 502)] {
+        let host = sandbox.host();
+        let headers = [("Host", host.as_str()), ("Expect", "100-continue"), ("Content-Length", "5")];
+        let mut client = env.client().await;
+        client.request("POST", "/", &headers).await;
+        let head = client.head().await;
+        assert_eq!((head.status, head.informational.len()), (status, 0));
+    }
+    assert_eq!(origin.count(), 0);
+}
+
+/// HTTP/1.1 trailers do not pass, so the announcement of them does not either.
+#[tokio::test]
+async fn trailers_that_do_not_pass_are_not_announced() {
+    let tls = tls().await;
+    let origin = Origin::raw(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\n\r\n",
+    )
+    .await;
+    let sandbox = tls.env.sandbox(&origin).await;
+    let h1 = tls.env.get(&sandbox, "/").await;
+    let h2 = tls.h2().await.get(&sandbox.host(), "/", &[]).await;
+    for answer in [h1, h2] {
+        assert_eq!((answer.passed(200).text().as_str(), answer.clean), ("ok", true), "{}", answer.version);
+        assert!(
+            !answer.headers.has("Trailer") && answer.trailers.get("X-Sum").is_none(),
+            "{}",
+            answer.brief()
+        );
+    }
 }
 
 #[tokio::test]

@@ -2,10 +2,17 @@
 //! sandboxes takes [`own`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cube_testkit::serde_json::{Value, json};
-use cube_testkit::{Authority, Client, Env, H2Client, Manager, Proxy, ProxyBuilder};
+use cube_testkit::{
+    Authority, Client, Env, GrpcClient, H2Client, H2Wire, Manager, Proxy, ProxyBuilder, Sandbox, WebSocket,
+};
 use tokio::sync::OnceCell;
+
+/// The contract's second, and what a busy machine takes besides; what does not work at all takes
+/// much longer.
+pub(crate) const A_SECOND: Duration = Duration::from_secs(3);
 
 /// The binary under test: the one that cargo built for these tests, or another (a release build)
 /// that `PROXY_UNDER_TEST` names.
@@ -43,7 +50,7 @@ pub(crate) async fn blind() -> &'static Env {
     ENV.get_or_init(|| own(blind)).await
 }
 
-/// A proxy with a TLS listener.
+/// A proxy with a TLS and an h2c listener.
 pub(crate) struct Tls {
     pub(crate) env: Env,
     authority: Authority,
@@ -55,26 +62,52 @@ impl Tls {
         Client::tls(self.env.proxy.https(), &self.authority.root(), "a.cube.test").await
     }
 
+    /// A WebSocket over it, in the host form.
+    pub(crate) async fn websocket(&self, sandbox: &Sandbox) -> WebSocket {
+        let (address, root) = (self.env.proxy.https(), self.authority.root());
+        WebSocket::open_tls(address, &root, "a.cube.test", &sandbox.host()).await.expect("a 101")
+    }
+
+    /// An HTTP/2 connection whose frames are the test's; nothing is said yet.
+    pub(crate) async fn frames(&self) -> H2Wire {
+        H2Wire::tls(self.env.proxy.https(), &self.authority.root(), "a.cube.test").await
+    }
+
+    /// A gRPC client on the TLS listener.
+    pub(crate) async fn grpc(&self, authority: &str) -> GrpcClient {
+        GrpcClient::tls(self.env.proxy.https(), &self.authority.root(), "a.cube.test", authority).await
+    }
+
+    /// A gRPC client on the h2c listener.
+    pub(crate) async fn h2c(&self, authority: &str) -> GrpcClient {
+        GrpcClient::plain(self.env.proxy.grpc(), authority).await
+    }
+
     /// An HTTP/2 connection to it.
     pub(crate) async fn h2(&self) -> H2Client {
         H2Client::tls(self.env.proxy.https(), &self.authority.root(), "a.cube.test").await
     }
 }
 
-/// The defaults and a TLS listener.
+/// The defaults, a TLS and an h2c listener.
 pub(crate) async fn tls() -> Arc<Tls> {
     static ENV: OnceCell<Arc<Tls>> = OnceCell::const_new();
     Arc::clone(ENV.get_or_init(|| async { Arc::new(with_tls(&json!({})).await) }).await)
 }
 
-/// A TLS listener beside the plain one.
+/// For one test alone that makes so many requests at once that a busy machine takes its time.
+pub(crate) async fn patient() -> Tls {
+    with_tls(&json!({ "upstream": { "connect_timeout": "20s" } })).await
+}
+
+/// A TLS and an h2c listener beside the plain one.
 pub(crate) async fn with_tls(overrides: &Value) -> Tls {
     let authority = Authority::new();
     let builder = builder(overrides);
     let (chain, key) = authority.issue(builder.directory(), "server", &["*.cube.test"]);
-    let listen = format!("127.0.0.1:{}", cube_testkit::free_port("127.0.0.1"));
+    let listen = || format!("127.0.0.1:{}", cube_testkit::free_port("127.0.0.1"));
     let builder = builder.config(&json!({
-        "listen": { "https": [listen] },
+        "listen": { "https": [listen()], "grpc": [listen()] },
         "tls": { "certificates": [{ "cert": chain, "key": key }] },
     }));
     Tls { env: Env::start_with(builder).await, authority }
