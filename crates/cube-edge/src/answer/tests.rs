@@ -12,7 +12,7 @@ const CUBE_OPEN: Settings = Settings { dialect: Dialect::Cube, mask_existence: f
 const E2B: Settings = Settings { dialect: Dialect::E2b, mask_existence: false };
 const E2B_MASKED: Settings = Settings { dialect: Dialect::E2b, mask_existence: true };
 
-const ALL: [Fault; 39] = [
+const ALL: [Fault; 40] = [
     Fault::BadTarget,
     Fault::BadRequest,
     Fault::BadHead,
