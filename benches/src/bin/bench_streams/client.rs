@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::{EVENTS, KEY, Load, head};
 
 /// For setting up one connection.
 const SETUP: Duration = Duration::from_secs(20);
+/// Event streams that are set up at a time.
+const AT_ONCE: usize = 50;
 /// Between the last connection and the first measurement.
 const SETTLE: Duration = Duration::from_millis(500);
 /// A masked text message of 32 bytes, and the size of its echo, which has no mask.
@@ -63,13 +66,19 @@ pub(crate) async fn messages(load: Load) -> io::Result<()> {
 
 /// Many event streams at once; counts the events that arrive while all of them stand.
 pub(crate) async fn events(load: Load) -> io::Result<()> {
-    let count = Arc::new(AtomicUsize::new(0));
+    let (load, turns, count) =
+        (Arc::new(load), Arc::new(Semaphore::new(AT_ONCE)), Arc::new(AtomicUsize::new(0)));
+    let (stands, mut standing) = mpsc::unbounded_channel();
     let mut work = JoinSet::new();
     for _ in 0..load.connections {
-        // Read from the first moment on: what gathers in a socket would be counted as new later.
-        let mut socket = connect(&load, EVENTS, "", "200").await?;
-        let count = Arc::clone(&count);
+        let (load, turns, count, stands) =
+            (Arc::clone(&load), Arc::clone(&turns), Arc::clone(&count), stands.clone());
         work.spawn(async move {
+            let turn = turns.acquire().await.map_err(io::Error::other)?;
+            let mut socket = connect(&load, EVENTS, "", "200").await?;
+            drop(turn);
+            stands.send(()).map_err(io::Error::other)?;
+            // Read from the first moment on: what gathers in a socket would be counted as new later.
             let mut bytes = Vec::with_capacity(4096);
             while socket.read_buf(&mut bytes).await? > 0 {
                 count.fetch_add(events_in(&bytes), Ordering::Relaxed);
@@ -77,6 +86,12 @@ pub(crate) async fn events(load: Load) -> io::Result<()> {
             }
             Err::<(), _>(io::Error::other("an event stream ended"))
         });
+    }
+    for _ in 0..load.connections {
+        tokio::select! {
+            _ = standing.recv() => {}
+            Some(ended) = work.join_next() => ended??,
+        }
     }
     // What gathered while the last ones connected was the proxy's work before.
     tokio::time::sleep(SETTLE).await;
