@@ -20,6 +20,10 @@ sdk-newest:
 long:
     cargo test -p cube-proxy --locked --test all -- --ignored silence::
 
+# Three upgrades under load, with streams of more than a minute
+upgrades:
+    cargo test -p cube-proxy --test all --locked -- --ignored --nocapture three_upgrades_in_a_minute
+
 # What a change must pass
 ci:
     .ci/run

@@ -12,23 +12,31 @@ pub enum Stage {
     Serving = 0,
     /// `/readyz` is 503, everything is still served: balancers notice.
     Unready = 1,
-    /// Listening has stopped; answers carry `Connection: close`; connections go as they fall idle.
+    /// Listening has stopped, answers carry `Connection: close`, idle HTTP/2 connections go. An
+    /// idle HTTP/1.1 connection is kept for its next request.
     Closing = 2,
+    /// Idle HTTP/1.1 connections are closed too.
+    Emptying = 3,
     /// Half of the time is over: HTTP/2 connections are told that it ends, with streams or without.
-    Late = 3,
+    Late = 4,
     /// What has not ended by itself is ended.
-    Over = 4,
+    Over = 5,
 }
 
 /// The stage, for everybody who acts on it. It only ever moves forward.
 pub struct Drain {
     stage: AtomicU8,
     changed: watch::Sender<Stage>,
+    handed_over: watch::Sender<bool>,
 }
 
 impl Default for Drain {
     fn default() -> Self {
-        Self { stage: AtomicU8::new(0), changed: watch::Sender::new(Stage::Serving) }
+        Self {
+            stage: AtomicU8::new(0),
+            changed: watch::Sender::new(Stage::Serving),
+            handed_over: watch::Sender::new(false),
+        }
     }
 }
 
@@ -40,7 +48,8 @@ impl Drain {
             0 => Stage::Serving,
             1 => Stage::Unready,
             2 => Stage::Closing,
-            3 => Stage::Late,
+            3 => Stage::Emptying,
+            4 => Stage::Late,
             _ => Stage::Over,
         }
     }
@@ -49,6 +58,24 @@ impl Drain {
     #[must_use]
     pub fn closing(&self) -> bool {
         self.stage() >= Stage::Closing
+    }
+
+    /// Begins the drain of a process whose successor serves on the same sockets by now.
+    pub fn hand_over(&self) {
+        self.handed_over.send_replace(true);
+        self.advance(Stage::Closing);
+    }
+
+    /// Whether a successor serves in place of this process.
+    #[must_use]
+    pub fn handed_over(&self) -> bool {
+        *self.handed_over.borrow()
+    }
+
+    /// The same, to be waited for. The sender lives as long as the drain.
+    #[must_use]
+    pub fn watch_hand_over(&self) -> watch::Receiver<bool> {
+        self.handed_over.subscribe()
     }
 
     /// Moves on to `stage`, unless it is past already.

@@ -23,7 +23,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
 use crate::access_log::AccessLog;
-use crate::admin::AdminToken;
+use crate::admin::{AdminToken, Desk};
 use crate::context::{Attempts, Body, Context, Destination, Gauges, Next, Seen};
 use crate::control_plane::ControlPlane;
 use crate::drain::Drain;
@@ -44,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) live: Arc<LiveRequests>,
     pub(crate) control_plane: ControlPlane,
     pub(crate) drain: Arc<Drain>,
+    pub(crate) desk: Arc<Desk>,
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) rate: Rate,

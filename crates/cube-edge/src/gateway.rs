@@ -17,7 +17,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::access_log::{self, AccessLog};
-use crate::admin::{Explanation, Question};
+use crate::admin::{Desk, Explanation, Question};
 use crate::control_plane::ControlPlane;
 use crate::drain::Drain;
 use crate::driver::{CertificateError, CertificateFiles, Certificates, Driver};
@@ -85,6 +85,7 @@ impl Gateway {
             live,
             control_plane,
             drain: drain.clone(),
+            desk: Arc::default(),
             metrics: metrics.clone(),
             access_log,
             rate: Rate::new(),
@@ -147,6 +148,12 @@ impl Gateway {
         &self.shared.drain
     }
 
+    /// Which process answers the admin API, and who else is told what it did.
+    #[must_use]
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.shared.desk
+    }
+
     /// States, activity and registry row.
     #[must_use]
     pub fn lifecycle(&self) -> &Arc<Lifecycle> {
@@ -165,8 +172,9 @@ impl Gateway {
         &self.shared.breaker
     }
 
-    /// Opens the access log anew, after it was moved away.
+    /// Opens the access log anew, after it was moved away; so do the draining processes of before.
     pub fn reopen_log(&self) {
+        self.shared.desk.reopen();
         if let Some(log) = &self.shared.access_log {
             log.reopen();
         }

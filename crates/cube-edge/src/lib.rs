@@ -30,7 +30,9 @@ mod trust;
 mod upgrade;
 
 pub use access_log::{AccessLog, Entry, Format as LogFormat, Settings as AccessLogSettings, UpstreamTry};
-pub use admin::{AdminApi, AdminApp, MetricsApp, Question, QuestionError, Readiness};
+pub use admin::{
+    AdminApi, AdminApp, Desk, Errand, MetricsApp, Push, Question, QuestionError, Readiness, Word,
+};
 pub use answer::{Asker, Dialect, Fault, OwnAnswer, Settings as AnswerSettings, is_preflight, render};
 pub use drain::{Drain, Stage};
 pub use driver::{

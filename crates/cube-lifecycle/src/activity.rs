@@ -76,6 +76,43 @@ impl Activity {
         stamps.insert(id.clone(), AtomicU64::new(self.above_listed(now_ms)));
     }
 
+    /// Takes a stamp that another process made, where it is newer than what is known and `alive`
+    /// says so. Whoever reads the listing sees it: it appears above what was listed last.
+    pub(crate) fn take(&self, id: &SandboxId, stamp: u64, alive: impl FnOnce() -> bool) {
+        let Some(shard) = self.shard(id) else { return };
+        let mut stamps = shard.write();
+        if let Some(kept) = stamps.get(id) {
+            if stamp > kept.load(Ordering::Relaxed) && alive() {
+                kept.store(self.above_listed(stamp), Ordering::Relaxed);
+            }
+        } else if alive() {
+            if stamps.len() >= self.per_shard {
+                drop_oldest(&mut stamps);
+            }
+            stamps.insert(id.clone(), AtomicU64::new(self.above_listed(stamp)));
+        }
+    }
+
+    /// Stamps newer than `since`, in no order, for another process. No listing is made of it.
+    pub(crate) fn newer(&self, since: u64) -> Vec<(SandboxId, u64)> {
+        let shards = self.shards.iter().flat_map(|shard| {
+            let stamps = shard.read();
+            let stamps = stamps.iter().map(|(id, stamp)| (id.clone(), stamp.load(Ordering::Relaxed)));
+            stamps.filter(|(_, stamp)| *stamp > since).collect::<Vec<_>>()
+        });
+        shards.collect()
+    }
+
+    /// The moment of the newest listing.
+    pub(crate) fn listed(&self) -> u64 {
+        self.listed.load(Ordering::SeqCst)
+    }
+
+    /// Goes on where the listings of another process ended. Its stamps must be taken before.
+    pub(crate) fn go_on_from(&self, listed: u64) {
+        self.listed.fetch_max(listed, Ordering::SeqCst);
+    }
+
     fn above_listed(&self, now_ms: u64) -> u64 {
         now_ms.max(self.listed.load(Ordering::SeqCst).saturating_add(1))
     }
@@ -333,6 +370,33 @@ mod tests {
         let answer = activity.since(0, 200_000);
         assert_eq!(answer.entries.last().unwrap().0.as_str(), "s99999");
         assert!(answer.entries.first().unwrap().1 > 90_000);
+    }
+
+    #[test]
+    fn a_reader_that_goes_on_at_a_successor_misses_nothing_and_sees_nothing_twice() {
+        let old = Activity::new(100);
+        stamp(&old, "a", 10_000);
+        let since = old.since(0, 20_000).now;
+        stamp(&old, "b", 19_990);
+        let new = Activity::new(100);
+        for (id, at) in old.newer(0) {
+            new.take(&id, at, || true);
+        }
+        new.go_on_from(old.listed());
+        let answer = new.since(since, 20_000);
+        assert_eq!(names(&answer), [("b", 20_001)]);
+        // The old process still stamps; some of it comes again and again.
+        stamp(&old, "a", 20_001);
+        for _ in 0..2 {
+            for (id, at) in old.newer(0) {
+                new.take(&id, at, || true);
+            }
+        }
+        let answer = new.since(answer.now, 20_500);
+        assert_eq!(names(&answer), [("a", 20_002)]);
+        assert!(new.since(answer.now, 20_600).entries.is_empty());
+        new.take(&id("c"), 30_000, || false);
+        assert!(!new.knows(&id("c")), "it was deleted");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod activity;
 mod admin;
 mod call;
 mod gate;
+mod handover;
 mod lifecycle;
 mod metrics;
 mod places;
@@ -21,6 +22,7 @@ mod states;
 pub use activity::LastActive;
 pub use admin::{AdminAnswer, Upsert};
 pub use gate::{Gate, Held, Outlook, Refusal};
+pub use handover::StateRow;
 pub use lifecycle::{Hooks, Lifecycle};
 pub use settings::{BearerToken, LifecycleError, RegistrySettings, ResumeSettings, Settings};
 

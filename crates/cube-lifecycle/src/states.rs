@@ -55,11 +55,11 @@ pub(crate) struct Known {
     /// milliseconds).
     pub(crate) gone_until_ms: u64,
     /// The record's `Status` as last read; the outer none: no record was read.
-    last_status: Option<Option<Status>>,
+    pub(crate) last_status: Option<Option<Status>>,
     /// The state string as last read; one that was never read is as good as one that is not set.
-    last_word: Option<Status>,
+    pub(crate) last_word: Option<Status>,
     /// When the last push came. Reads that began before it are not believed.
-    pushed: Mark,
+    pub(crate) pushed: Mark,
     /// When the last life began.
     woken: Mark,
 }
@@ -253,6 +253,11 @@ impl States {
             // Without a time limit and without removal there is no other result.
             EntryResult::Removed(..) | EntryResult::Replaced(..) | EntryResult::Timeout => T::default(),
         }
+    }
+
+    /// Everything that is known now.
+    pub(crate) fn all(&self) -> Vec<(SandboxId, Known)> {
+        self.known.iter().collect()
     }
 
     /// Sandboxes in the table.

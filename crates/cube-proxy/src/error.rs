@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::config::ConfigError;
+use crate::upgrade::UpgradeError;
 
 /// Exit code for a configuration that does not hold (`EX_USAGE` of sysexits, operations.md).
 pub const EXIT_CONFIG: u8 = 64;
@@ -31,7 +32,8 @@ pub enum StartError {
     Several(Vec<StartError>),
     /// Another process serves from this run directory.
     #[error(
-        "already running as process {pid} ({file}); stop it first, or give this one another server.run_dir"
+        "already running as process {pid} ({file}); take over from it with --upgrade, stop it first, or give \
+         this one another server.run_dir"
     )]
     Running {
         /// Its id.
@@ -58,6 +60,9 @@ pub enum StartError {
     /// The store cannot be reached or refuses.
     #[error("store: {0}")]
     Store(#[from] cube_metadata::StoreError),
+    /// An upgrade came to nothing; where a process served before, it serves on.
+    #[error("upgrade: {0}")]
+    Upgrade(#[from] UpgradeError),
     /// Anything else that keeps the server from starting.
     #[error("{0}")]
     Engine(String),
@@ -69,6 +74,7 @@ impl StartError {
     pub fn exit_code(&self) -> u8 {
         match self {
             StartError::Config(_) => EXIT_CONFIG,
+            StartError::Upgrade(error) => error.code,
             _ => EXIT_FAILURE,
         }
     }

@@ -7,6 +7,8 @@ pub mod config;
 pub mod demo;
 pub mod error;
 pub mod logging;
+mod notify;
 pub mod run;
 pub mod rundir;
 pub mod serve;
+pub mod upgrade;

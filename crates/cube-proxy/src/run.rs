@@ -2,18 +2,19 @@
 
 use std::path::Path;
 
-use crate::bind;
 use crate::config::{self, Environment};
 use crate::error::StartError;
 use crate::logging;
 use crate::rundir::RunDir;
-use crate::serve::{ServeOptions, serve};
+use crate::serve::{Origin, Process, ServeOptions, serve};
+use crate::upgrade::{self, Answer, StartedAs};
 
-/// Serves with the configuration in `file` until the process is asked to end.
+/// Serves with the configuration in `file` until the process is asked to end. With `upgrade`, takes
+/// over from the process that serves now, or has it start its successor.
 ///
 /// # Errors
 /// [`StartError`] when it does not hold or the server cannot start.
-pub fn run(file: &Path) -> Result<(), StartError> {
+pub fn run(file: &Path, upgrade: bool) -> Result<(), StartError> {
     raise_file_limit();
     let environment = Environment::process();
     let loaded = config::load(file, &environment)?;
@@ -24,12 +25,20 @@ pub fn run(file: &Path) -> Result<(), StartError> {
     }
     let run_dir = RunDir::locate(config.server.run_dir.as_deref(), &environment);
     run_dir.create()?;
-    let pid_file = run_dir.claim()?;
-    bind::check(&config.listen)?;
     config.server.run_dir = Some(run_dir.path().to_owned());
-    let outcome = serve(config, None, ServeOptions { file: Some(file.to_owned()), ready: None });
-    drop(pid_file);
-    outcome
+    let origin = if upgrade {
+        match upgrade::ask(&run_dir)? {
+            Answer::Successor(predecessor, inherited) => Origin::Successor(predecessor, inherited),
+            Answer::Done(text) => {
+                tracing::info!("{text}");
+                return Ok(());
+            }
+        }
+    } else {
+        Origin::First(run_dir.claim()?)
+    };
+    let process = Process { run_dir, origin, started: StartedAs::this_process(file) };
+    serve(config, None, ServeOptions { file: Some(file.to_owned()), ready: None, process: Some(process) })
 }
 
 /// Lets this process open as many files as it may: the soft limit is there for programs that use

@@ -96,13 +96,36 @@ impl RunDir {
     /// the file cannot be written.
     pub fn claim(&self) -> Result<PidFile, StartError> {
         let file = self.path.join(PID_FILE);
+        let draft = self.draft()?;
+        let outcome = self.link(&draft, &file);
+        let _ = fs::remove_file(&draft);
+        outcome.map(|()| PidFile { file, own: std::process::id(), left: false })
+    }
+
+    /// The same for a process that has taken over from the one that the pid file names. There is
+    /// never a moment without a pid file.
+    ///
+    /// # Errors
+    /// [`StartError::File`] when the file cannot be written.
+    pub fn succeed(&self) -> Result<PidFile, StartError> {
+        let file = self.path.join(PID_FILE);
+        let draft = self.draft()?;
+        match fs::rename(&draft, &file) {
+            Ok(()) => Ok(PidFile { file, own: std::process::id(), left: false }),
+            Err(source) => {
+                let _ = fs::remove_file(&draft);
+                Err(self.failed(&file, source))
+            }
+        }
+    }
+
+    /// A file beside the pid file with this process's id in it.
+    fn draft(&self) -> Result<PathBuf, StartError> {
         let own = std::process::id();
         let draft = self.path.join(format!("{PID_FILE}.{own}"));
         let write = |path: &Path| File::create(path)?.write_all(format!("{own}\n").as_bytes());
         write(&draft).map_err(|source| self.failed(&draft, source))?;
-        let outcome = self.link(&draft, &file);
-        let _ = fs::remove_file(&draft);
-        outcome.map(|()| PidFile { file, own })
+        Ok(draft)
     }
 
     /// Puts the written file in its place in one step, so that nobody ever sees half of it.
@@ -145,10 +168,21 @@ fn lives(pid: i32) -> bool {
 pub struct PidFile {
     file: PathBuf,
     own: u32,
+    left: bool,
+}
+
+impl PidFile {
+    /// Leaves the place to a successor, which is about to take it.
+    pub fn leave(mut self) {
+        self.left = true;
+    }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
+        if self.left {
+            return;
+        }
         // A successor may have put its own there.
         let is_ours = fs::read_to_string(&self.file).is_ok_and(|text| text.trim() == self.own.to_string());
         if is_ours {
@@ -222,11 +256,25 @@ mod tests {
     }
 
     #[test]
+    fn a_successor_replaces_the_pid_file() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(PID_FILE), "1\n").unwrap();
+        let pid_file = at(dir.path()).succeed().unwrap();
+        let text = fs::read_to_string(dir.path().join(PID_FILE)).unwrap();
+        assert_eq!(text, format!("{}\n", std::process::id()));
+        drop(pid_file);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn the_pid_file_of_a_successor_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let pid_file = at(dir.path()).claim().unwrap();
         fs::write(dir.path().join(PID_FILE), "1\n").unwrap();
         drop(pid_file);
         assert_eq!(fs::read_to_string(dir.path().join(PID_FILE)).unwrap(), "1\n");
+        at(dir.path()).succeed().unwrap().leave();
+        let text = fs::read_to_string(dir.path().join(PID_FILE)).unwrap();
+        assert_eq!(text, format!("{}\n", std::process::id()));
     }
 }

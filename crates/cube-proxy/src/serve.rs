@@ -1,6 +1,7 @@
 //! The running server: everything the configuration asks for, put together, served, drained.
 
 mod edge_settings;
+mod ending;
 mod plain;
 mod reload;
 mod signals;
@@ -12,19 +13,25 @@ use std::time::Duration;
 
 use cube_edge::{
     AccessLogSettings, AdminApi, AdminApp, Certificates, Gateway, Listener, MetricsApp, Parts, Readiness,
-    Speaks, Stage,
+    Speaks,
 };
 use cube_metadata::MetadataStore;
 use prometheus::Registry;
 use tokio::runtime::Runtime;
 
+use crate::bind;
 use crate::config::Config;
 use crate::error::StartError;
+use crate::notify::Manager;
+use crate::rundir::{PidFile, RunDir};
+use crate::upgrade::{self, Handle, Incumbent, Inherited, Phase, Predecessor, StartedAs, UpgradeSocket};
 use plain::PlainListener;
 use reload::Reload;
 
 /// How long the end of the process waits for what hangs.
 const LAST_WAIT: Duration = Duration::from_millis(200);
+/// How often a successor looks whether its store has answered.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What the command line says about how to serve.
 #[derive(Default)]
@@ -33,6 +40,27 @@ pub struct ServeOptions {
     pub file: Option<PathBuf>,
     /// Called once, when everything is listening.
     pub ready: Option<Box<dyn FnOnce() + Send>>,
+    /// This process among those of its run directory; none: it serves for itself and cannot be
+    /// upgraded.
+    pub(crate) process: Option<Process>,
+}
+
+/// A process among those that serve one after the other from a run directory.
+pub(crate) struct Process {
+    /// The run directory.
+    pub(crate) run_dir: RunDir,
+    /// Where it comes from.
+    pub(crate) origin: Origin,
+    /// How it was started, for its successor.
+    pub(crate) started: StartedAs,
+}
+
+/// Where a process comes from.
+pub(crate) enum Origin {
+    /// It is the first, and holds the pid file.
+    First(PidFile),
+    /// It takes over from another one, whose sockets it has.
+    Successor(Predecessor, Inherited),
 }
 
 /// Serves until the process is asked to end.
@@ -62,29 +90,96 @@ async fn run(
     options: ServeOptions,
     beside: &Runtime,
 ) -> Result<(), StartError> {
-    let registry = Registry::new();
-    let store = match store {
-        Some(store) => store,
-        None => config.open_store(&registry)?,
-    };
-    let access_log = edge_settings::access_log(&config);
-    let gateway = Arc::new(assemble(&config, store.clone(), access_log, &registry)?);
-    let readiness = Arc::new(Readiness::new(store.clone(), gateway.drain().clone()));
-
+    let manager = Manager::of_this_process();
     let mut signals = signals::Signals::listen()?;
-    let certificates = certificates(&config, &gateway)?;
-    let listeners = bind_data(&config, certificates.clone())?;
-    let reload = Reload::new(options.file, config.clone(), gateway.clone(), certificates, &registry)?;
-    let plain = bind_plain(&config, &gateway, &readiness, registry)?;
+    let (mut takeover, mut inherited) = (None, Inherited::default());
+    let mut pid_file = None;
+    let process = match options.process {
+        None => None,
+        Some(Process { run_dir, origin, started }) => {
+            match origin {
+                Origin::First(file) => pid_file = Some(file),
+                Origin::Successor(predecessor, sockets) => {
+                    takeover = Some(predecessor.attach()?);
+                    inherited = sockets;
+                }
+            }
+            Some((run_dir, started))
+        }
+    };
+    let opened = match open(&config, options.file, store, &mut inherited) {
+        Ok(opened) => opened,
+        Err(error) => {
+            if let Some(takeover) = &takeover {
+                takeover.fail(&error).await;
+            }
+            return Err(error);
+        }
+    };
+    // Sockets that this configuration does not name are the other process's alone again.
+    drop(inherited);
+    let Opened { gateway, readiness, store, reload, data, plain, handles } = opened;
     gateway.start();
     tokio::spawn(reload.clone().run());
+    if let Some(takeover) = &mut takeover {
+        tracing::info!(
+            pid = takeover.pid(),
+            "taking over from the running process once the store has answered"
+        );
+        let store = store.clone();
+        let ready = async move {
+            while !store.answered() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let taken = async {
+            takeover.ready(ready).await?;
+            takeover.learn(&gateway).await
+        };
+        tokio::select! {
+            taken = taken => taken?,
+            () = signals.until_stop(&gateway, &reload) => return Ok(()),
+        }
+    }
+    // The first process of a run directory must have its socket before it serves. A successor takes
+    // the place of the process before when that one can no longer want it back.
+    let mut socket = None;
+    if let (Some((run_dir, _)), None) = (&process, &takeover) {
+        socket = Some(open_socket(run_dir, beside)?);
+    }
     for listener in plain {
         beside.spawn(listener.serve());
     }
-    for listener in listeners {
+    for listener in data {
         tokio::spawn(gateway.driver().clone().serve(listener));
     }
     readiness.listening();
+    if let (Some((run_dir, _)), Some(takeover)) = (&process, &takeover) {
+        takeover.serving().await;
+        // By now nobody else serves, so that nothing is a reason to end.
+        pid_file = kept(run_dir.succeed());
+        socket = kept(open_socket(run_dir, beside));
+    }
+    let incumbent = process.map(|(run_dir, started)| {
+        let live = reload.clone();
+        let settings = upgrade::Settings {
+            run_dir: run_dir.path().to_owned(),
+            started,
+            managed: manager.is_there(),
+            limit: Box::new(move || live.running().drain.upgrade_timeout),
+        };
+        let admin = Arc::new(AdminApi::for_errands(&gateway, readiness.clone()));
+        let incumbent = Incumbent::new(settings, gateway.clone(), admin, handles);
+        if let Some(socket) = socket {
+            beside.spawn(incumbent.clone().serve(socket));
+        }
+        incumbent
+    });
+    manager.ready(takeover.is_some());
+    if let Some(takeover) = takeover.take() {
+        takeover.settled().await;
+    }
+    let watchdog = manager.watchdog().map(|every| tokio::spawn(ping(manager.clone(), every)));
     let (ended, end) = tokio::sync::oneshot::channel::<()>();
     let heartbeat = config.registry().map(|settings| {
         let beat = gateway.lifecycle().clone().heartbeat(store.clone(), settings, async move {
@@ -98,17 +193,102 @@ async fn run(
     }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
 
-    signals.until_stop(&gateway, &reload).await;
-    drain(&gateway, &mut signals, &reload).await;
-    // The registry row goes with the last stream, not before: until then the manager must see
-    // this replica's activity.
-    drop(ended);
-    if let Some(heartbeat) = heartbeat {
-        let _ = tokio::time::timeout(Duration::from_secs(1), heartbeat).await;
+    let stopped = tokio::select! {
+        biased;
+        () = handed_over(incumbent.as_deref()) => false,
+        () = signals.until_stop(&gateway, &reload) => true,
+    };
+    let phase = match &incumbent {
+        Some(incumbent) if stopped => incumbent.stop().await,
+        Some(_) => Phase::HandedOver,
+        None => Phase::Stopping,
+    };
+    if let (Phase::HandedOver, Some(incumbent)) = (phase, &incumbent) {
+        if let Some(pid_file) = pid_file.take() {
+            pid_file.leave();
+        }
+        // The successor does this now, under the same name.
+        for task in [watchdog, heartbeat].into_iter().flatten() {
+            task.abort();
+        }
+        ending::drain_after_upgrade(&gateway, &mut signals, &reload, incumbent, stopped).await;
+    } else {
+        manager.stopping(gateway.driver().open());
+        ending::drain(&gateway, &mut signals, &reload, incumbent.as_deref()).await;
+        // The registry row goes with the last stream, not before: until then the manager must see
+        // this replica's activity.
+        drop(ended);
+        if let Some(heartbeat) = heartbeat {
+            let _ = tokio::time::timeout(Duration::from_secs(1), heartbeat).await;
+        }
     }
     gateway.close_log();
+    drop(pid_file);
     tracing::info!("ended");
     Ok(())
+}
+
+/// Everything that serves, with its sockets open, and nothing accepted yet.
+struct Opened {
+    gateway: Arc<Gateway>,
+    readiness: Arc<Readiness>,
+    store: Arc<dyn MetadataStore>,
+    reload: Arc<Reload>,
+    data: Vec<Listener>,
+    plain: Vec<PlainListener>,
+    handles: Vec<Handle>,
+}
+
+fn open(
+    config: &Config,
+    file: Option<PathBuf>,
+    store: Option<Arc<dyn MetadataStore>>,
+    inherited: &mut Inherited,
+) -> Result<Opened, StartError> {
+    bind::check(&config.listen, &inherited.addresses())?;
+    let registry = Registry::new();
+    let store = match store {
+        Some(store) => store,
+        None => config.open_store(&registry)?,
+    };
+    let access_log = edge_settings::access_log(config);
+    let gateway = Arc::new(assemble(config, store.clone(), access_log, &registry)?);
+    let readiness = Arc::new(Readiness::new(store.clone(), gateway.drain().clone()));
+    let mut handles = Vec::new();
+    let certificates = certificates(config, &gateway)?;
+    let data = bind_data(config, certificates.clone(), inherited, &mut handles)?;
+    let reload = Reload::new(file, config.clone(), gateway.clone(), certificates, &registry)?;
+    let plain = bind_plain(config, &gateway, &readiness, registry, inherited, &mut handles)?;
+    Ok(Opened { gateway, readiness, store, reload, data, plain, handles })
+}
+
+fn open_socket(run_dir: &RunDir, beside: &Runtime) -> Result<UpgradeSocket, StartError> {
+    let _of_the_runtime = beside.enter();
+    UpgradeSocket::open(run_dir.path())
+}
+
+fn kept<T>(made: Result<T, StartError>) -> Option<T> {
+    made.inspect_err(|error| tracing::error!(%error, "the next upgrade will not find this process")).ok()
+}
+
+/// Returns when a successor serves.
+async fn handed_over(incumbent: Option<&Incumbent>) {
+    match incumbent {
+        Some(incumbent) => incumbent.handed_over().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Answers the manager's watchdog for as long as this runtime, which serves the requests, runs
+/// tasks.
+async fn ping(manager: Manager, every: Duration) {
+    let mut ticks = tokio::time::interval(every);
+    loop {
+        ticks.tick().await;
+        if tokio::spawn(async {}).await.is_ok() {
+            manager.alive();
+        }
+    }
 }
 
 /// The proxy that the configuration describes, not yet serving.
@@ -129,38 +309,6 @@ pub(crate) fn assemble(
         threads: config.server.threads,
     };
     Gateway::new(parts, registry).map_err(engine)
-}
-
-/// connections.md, Draining. A second signal ends it at once.
-async fn drain(gateway: &Gateway, signals: &mut signals::Signals, reload: &Reload) {
-    let times = reload.running().drain;
-    let stages = gateway.drain();
-    tracing::info!(open = gateway.driver().open(), "draining");
-    let orderly = async {
-        stages.advance(Stage::Unready);
-        tokio::time::sleep(times.delay).await;
-        stages.advance(Stage::Closing);
-        let late = async {
-            let half = times.stop_timeout / 2;
-            tokio::time::sleep(half).await;
-            stages.advance(Stage::Late);
-            tokio::time::sleep(times.stop_timeout.saturating_sub(half)).await;
-            tracing::warn!(open = gateway.driver().open(), "drain.stop_timeout is over; ending what is left");
-            stages.advance(Stage::Over);
-            std::future::pending::<()>().await;
-        };
-        tokio::select! {
-            () = gateway.driver().finish() => {}
-            () = late => {}
-        }
-    };
-    tokio::select! {
-        () = orderly => {}
-        () = signals.again(gateway, reload) => {
-            tracing::warn!(open = gateway.driver().open(), "asked twice; ending at once");
-            stages.advance(Stage::Over);
-        }
-    }
 }
 
 fn engine(error: impl std::fmt::Display) -> StartError {
@@ -189,11 +337,22 @@ fn certificates(config: &Config, gateway: &Gateway) -> Result<Option<Arc<Certifi
         .map_err(|error| StartError::Engine(format!("tls.certificates: {error}")))
 }
 
-fn bind_data(config: &Config, certificates: Option<Arc<Certificates>>) -> Result<Vec<Listener>, StartError> {
+fn bind_data(
+    config: &Config,
+    certificates: Option<Arc<Certificates>>,
+    inherited: &mut Inherited,
+    handles: &mut Vec<Handle>,
+) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
     let mut open = |addresses: &[SocketAddr], speaks, certificates: Option<Arc<Certificates>>| {
         for address in addresses {
-            let listener = Listener::bind(*address, speaks, certificates.clone()).map_err(engine)?;
+            let listener = match inherited.take(*address) {
+                Some(socket) => Listener::adopt(socket, *address, speaks, certificates.clone()),
+                None => Listener::bind(*address, speaks, certificates.clone()),
+            };
+            let listener = listener.map_err(engine)?;
+            let handle = listener.handle().map_err(engine)?;
+            handles.push(Handle::new(&format!("listen.{}", speaks.name()), *address, handle));
             listeners.push(listener);
         }
         Ok::<_, StartError>(())
@@ -211,20 +370,31 @@ fn bind_plain(
     gateway: &Arc<Gateway>,
     readiness: &Arc<Readiness>,
     registry: Registry,
+    inherited: &mut Inherited,
+    handles: &mut Vec<Handle>,
 ) -> Result<Vec<PlainListener>, StartError> {
+    let listen = &config.listen;
+    let over = || gateway.drain().watch_hand_over();
     let mut listeners = Vec::new();
-    if let Some(address) = config.listen.admin {
+    let mut add = |option, address, (listener, handle)| {
+        listeners.push(listener);
+        handles.push(Handle::new(option, address, handle));
+    };
+    if let Some(address) = listen.admin {
         let token = config.admin.token.as_ref().map(|token| token.expose().as_bytes().to_vec());
-        let api = AdminApi::new(gateway, readiness.clone(), token);
-        listeners.push(PlainListener::bind("listen.admin", address, AdminApp::new(api))?);
+        let app = AdminApp::new(AdminApi::new(gateway, readiness.clone(), token));
+        let socket = inherited.take(address);
+        add("listen.admin", address, PlainListener::bind("listen.admin", address, socket, app, over())?);
     }
-    if let Some(address) = config.listen.metrics {
+    if let Some(address) = listen.metrics {
         let app = MetricsApp::new(registry, readiness.clone()).map_err(engine)?;
-        listeners.push(PlainListener::bind("listen.metrics", address, app)?);
+        let socket = inherited.take(address);
+        add("listen.metrics", address, PlainListener::bind("listen.metrics", address, socket, app, over())?);
     }
-    if let Some(address) = config.listen.health {
+    if let Some(address) = listen.health {
         let app = MetricsApp::health_only(readiness.clone());
-        listeners.push(PlainListener::bind("listen.health", address, app)?);
+        let socket = inherited.take(address);
+        add("listen.health", address, PlainListener::bind("listen.health", address, socket, app, over())?);
     }
     Ok(listeners)
 }

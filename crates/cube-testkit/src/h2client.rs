@@ -116,6 +116,19 @@ impl H2Client {
         headers: &[(&str, &str)],
         end: bool,
     ) -> H2Upload {
+        let started = self.try_start(method, authority, target, headers, end).await;
+        started.expect("a connection that takes requests")
+    }
+
+    /// `None`: the connection takes no further request, and none was sent.
+    async fn try_start(
+        &self,
+        method: &str,
+        authority: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        end: bool,
+    ) -> Option<H2Upload> {
         let mut request =
             Request::builder().method(method).uri(format!("{}://{authority}{target}", self.scheme));
         for (name, value) in headers {
@@ -123,9 +136,15 @@ impl H2Client {
         }
         let request = request.body(()).expect("a request");
         let ready = within("room for a stream", self.requests.clone().ready()).await;
-        let mut ready = ready.expect("an open connection");
-        let (answer, stream) = ready.send_request(request, end).expect("a stream");
-        H2Upload { stream, answer, begun: Instant::now() }
+        let (answer, stream) = ready.ok()?.send_request(request, end).ok()?;
+        Some(H2Upload { stream, answer, begun: Instant::now() })
+    }
+
+    /// The same as [`H2Client::get`] on a connection that may be about to end: `None` when it takes
+    /// no further request.
+    pub async fn try_get(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Option<Answer> {
+        let started = self.try_start("GET", authority, target, headers, true).await?;
+        Some(started.answer().await)
     }
 
     /// Sends a whole request without a body; its answer is left to the test.

@@ -15,7 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// looks for secrets in what such a child has written: lines with one go to the directory that
 /// `CUBE_TEST_LEAKS` names, where `scripts/test` finds them.
 pub struct Guarded {
-    child: Child,
+    /// Missing for a process that somebody else started.
+    child: Option<Child>,
     pid: Pid,
     watcher: Child,
     pipe: Option<ChildStdin>,
@@ -43,8 +44,20 @@ impl Guarded {
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {:?}: {error}", command.get_program()));
         let pid = Pid::from_child(&child);
+        Self::watch(pid, Some(child), directory)
+    }
+
+    /// Watches over a process that was started by another one: its end is seen, its exit code is
+    /// not.
+    #[must_use]
+    pub fn adopt(id: u32) -> Self {
+        let pid = i32::try_from(id).ok().and_then(Pid::from_raw).expect("a process id");
+        Self::watch(pid, None, None)
+    }
+
+    fn watch(pid: Pid, child: Option<Child>, directory: Option<&Path>) -> Self {
         let mut watcher = Command::new("/bin/sh")
-            .args(["-c", WATCH, "watch", &child.id().to_string()])
+            .args(["-c", WATCH, "watch", &pid.as_raw_nonzero().to_string()])
             .arg(directory.unwrap_or(Path::new("")))
             .arg(crate::SECRETS.join("\n"))
             .stdin(Stdio::piped())
@@ -59,19 +72,26 @@ impl Guarded {
     /// The process id.
     #[must_use]
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("a child of ours")
+        match &mut self.child {
+            Some(child) => child.try_wait().expect("a child of ours"),
+            // Whoever started it may never ask how it ended, which leaves it as a zombie.
+            None => {
+                self.status("State:").is_none_or(|state| state.starts_with('Z')).then(ExitStatus::default)
+            }
+        }
     }
 
     /// Sends a signal; a process that has ended gets none.
     pub fn signal(&mut self, signal: Signal) {
         // Not yet waited for, so the id still is this child's.
         if self.ended().is_none() {
-            kill_process(self.pid, signal).expect("a signal to a child of ours");
+            let sent = kill_process(self.pid, signal);
+            assert!(sent.is_ok() || self.child.is_none(), "a signal to a child of ours: {sent:?}");
         }
     }
 
@@ -90,18 +110,32 @@ impl Guarded {
     /// Memory that it holds in RAM, in bytes.
     #[must_use]
     pub fn resident(&self) -> u64 {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("a running process");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a VmRSS line");
-        line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") * 1024
+        let line = self.status("VmRSS:").expect("a running process");
+        line.trim_end_matches(" kB").trim().parse::<u64>().expect("a number") * 1024
+    }
+
+    /// What each of its open files is.
+    #[must_use]
+    pub fn files(&self) -> Vec<String> {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.id())).expect("a running process");
+        // One may be closed meanwhile.
+        let names = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+        names.map(|name| name.to_string_lossy().into_owned()).collect()
+    }
+
+    fn status(&self, name: &str) -> Option<String> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
     }
 }
 
 impl Drop for Guarded {
     fn drop(&mut self) {
         if self.ended().is_none() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+            let _ = kill_process(self.pid, Signal::KILL);
+            if let Some(child) = &mut self.child {
+                let _ = child.wait();
+            }
         }
         if let Some(mut pipe) = self.pipe.take() {
             let _ = pipe.write_all(b"done\n");

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use crate::env::NODE_IP;
 use crate::process::Guarded;
+use crate::program::Program;
+use crate::service::ServiceManager;
 use crate::{Answer, Client, Metrics, eventually, free_port, unique_id};
 
 /// The fields of the `cube` access log, in order (operations.md).
@@ -77,6 +79,7 @@ pub struct ProxyBuilder {
     directory: PathBuf,
     config: Value,
     environment: Vec<(String, String)>,
+    manager: Option<ServiceManager>,
 }
 
 impl ProxyBuilder {
@@ -91,6 +94,22 @@ impl ProxyBuilder {
     #[must_use]
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts it as a service manager would: it says how it does, and starts its successors itself.
+    #[must_use]
+    pub fn managed(mut self) -> Self {
+        let manager = ServiceManager::listen(&self.directory.join("notify"));
+        self.environment.push(("NOTIFY_SOCKET".to_owned(), manager.path()));
+        self.manager = Some(manager);
+        self
+    }
+
+    /// Starts another program in place of the proxy.
+    #[must_use]
+    pub fn binary(mut self, binary: &Path) -> Self {
+        self.binary = binary.to_owned();
         self
     }
 
@@ -110,16 +129,11 @@ impl ProxyBuilder {
     /// Starts it and waits for nothing.
     #[must_use]
     pub fn launch(self) -> Proxy {
-        let file = self.directory.join("cube-proxy.yaml");
-        // JSON is YAML.
-        let text = serde_json::to_string_pretty(&self.config).expect("JSON");
-        std::fs::write(&file, text).expect("a writable directory");
-        let output = std::fs::File::create(self.directory.join("output")).expect("a writable directory");
-        let mut command = Command::new(&self.binary);
-        command.args(["run", "-c"]).arg(&file).current_dir(&self.directory).envs(self.environment);
-        command.stdout(output.try_clone().expect("a file")).stderr(output);
-        let process = Mutex::new(Guarded::spawn(&mut command, Some(&self.directory)));
-        Proxy { process, config: self.config, directory: self.directory }
+        let Self { binary, directory, config, environment, manager } = self;
+        let program = Program { binary, directory, environment };
+        program.configure(&config);
+        let process = Guarded::spawn(&mut program.command(&[], "output"), Some(&program.directory));
+        Proxy { process: Mutex::new(process), old: Mutex::default(), config, program, manager }
     }
 }
 
@@ -137,9 +151,12 @@ pub fn merge(into: &mut Value, from: &Value) {
 
 /// A running proxy; ended when dropped.
 pub struct Proxy {
-    process: Mutex<Guarded>,
-    config: Value,
-    directory: PathBuf,
+    pub(crate) process: Mutex<Guarded>,
+    /// Those that it took over from.
+    pub(crate) old: Mutex<Vec<Guarded>>,
+    pub(crate) config: Value,
+    pub(crate) program: Program,
+    pub(crate) manager: Option<ServiceManager>,
 }
 
 impl Proxy {
@@ -158,7 +175,7 @@ impl Proxy {
             "access_log": { "path": directory.join("access.log") },
             "server": { "threads": 2, "run_dir": directory },
         });
-        ProxyBuilder { binary: binary.into(), directory, config, environment: Vec::new() }
+        ProxyBuilder { binary: binary.into(), directory, config, environment: Vec::new(), manager: None }
     }
 
     fn listener(&self, name: &str) -> SocketAddr {
@@ -200,7 +217,7 @@ impl Proxy {
     /// Its directory: configuration, output, access log.
     #[must_use]
     pub fn directory(&self) -> &Path {
-        &self.directory
+        &self.program.directory
     }
 
     /// A request to the admin listener, with the configured token.
@@ -240,7 +257,7 @@ impl Proxy {
     /// What the process has written so far.
     #[must_use]
     pub fn output(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.directory.join("output")).unwrap_or_default())
+        String::from_utf8_lossy(&std::fs::read(self.program.directory.join("output")).unwrap_or_default())
             .into_owned()
     }
 
@@ -282,7 +299,7 @@ impl Proxy {
 
     /// Writes its configuration file anew.
     pub fn write_config_text(&self, text: &str) {
-        let (draft, file) = (self.directory.join("draft.yaml"), self.directory.join("cube-proxy.yaml"));
+        let (draft, file) = (self.directory().join("draft.yaml"), self.directory().join("cube-proxy.yaml"));
         std::fs::write(&draft, text).expect("a writable directory");
         std::fs::rename(draft, file).expect("a writable directory");
     }
@@ -308,7 +325,7 @@ impl Proxy {
     /// The access log as written so far.
     #[must_use]
     pub fn access_log(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.directory.join("access.log")).unwrap_or_default())
+        String::from_utf8_lossy(&std::fs::read(self.program.directory.join("access.log")).unwrap_or_default())
             .into_owned()
     }
 

@@ -5,6 +5,7 @@
 
 mod access;
 mod answer;
+mod desk;
 mod explain;
 mod question;
 mod readiness;
@@ -17,6 +18,7 @@ mod top;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use cube_route::SandboxId;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use serde_json::json;
@@ -25,6 +27,8 @@ use crate::edge::Shared;
 use crate::gateway::Gateway;
 pub(crate) use access::AdminToken;
 use answer::{Answer, probe};
+use desk::Turn;
+pub use desk::{Desk, Errand, Push, Word};
 pub(crate) use explain::Explanation;
 pub use question::{Question, QuestionError};
 pub use readiness::Readiness;
@@ -48,6 +52,12 @@ impl AdminApi {
         Self { shared, readiness }
     }
 
+    /// For [`AdminApi::errand`]: who may ask is decided by the process where the request came in.
+    #[must_use]
+    pub fn for_errands(gateway: &Gateway, readiness: Arc<Readiness>) -> Self {
+        Self { shared: gateway.shared().clone(), readiness }
+    }
+
     /// Whether the request may go on to its body, which is not read before.
     fn check_head(&self, peer: Option<IpAddr>, uri: &Uri, headers: &HeaderMap) -> Result<(), Answer> {
         access::check(self.shared.admin_token.load().as_deref(), peer, uri, headers)
@@ -59,8 +69,24 @@ impl AdminApi {
         if let Some(answer) = probe(&self.readiness, method.as_str(), path) {
             return answer;
         }
-        if let Some(answer) = self.shared.lifecycle.admin(method, path, uri.query(), body) {
-            return answer.into();
+        if path.starts_with("/admin/") {
+            match self.shared.desk.turn().await {
+                Turn::Here(turn) => {
+                    if let Some(answer) = self.shared.lifecycle.admin(method, path, uri.query(), body) {
+                        let told = (*method == Method::POST && answer.status == StatusCode::OK)
+                            .then(|| self.shared.desk.tell(path, body));
+                        drop(turn);
+                        if let Some(told) = told {
+                            told.heard().await;
+                        }
+                        return answer.into();
+                    }
+                }
+                Turn::There(successor) => {
+                    let target = uri.path_and_query().map_or(path, |target| target.as_str());
+                    return desk::ask(&successor, method.as_str(), target, body).await;
+                }
+            }
         }
         if method == Method::GET {
             if path == "/admin/healthz" {
@@ -77,6 +103,15 @@ impl AdminApi {
             }
         }
         Answer::no_route(method.as_str(), path)
+    }
+
+    /// Answers a request that came to a process that this one took over from.
+    pub async fn errand(&self, method: &str, target: &str, body: &[u8]) -> (u16, Bytes) {
+        let answer = match (method.parse(), target.parse()) {
+            (Ok(method), Ok(uri)) => self.handle(&method, &uri, body).await,
+            _ => Answer::no_route(method, target),
+        };
+        (answer.status.as_u16(), answer.body)
     }
 
     /// `GET /admin/explain`.
@@ -102,6 +137,7 @@ impl AdminApi {
             StatusCode::OK,
             &json!({
                 "ok": true,
+                "pid": std::process::id(),
                 "ready": self.readiness.unready().is_none(),
                 "version": env!("CARGO_PKG_VERSION"),
                 "store": {

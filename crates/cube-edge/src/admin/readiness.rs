@@ -31,6 +31,11 @@ impl Readiness {
     /// Nothing when ready, else why not.
     #[must_use]
     pub fn unready(&self) -> Option<&'static str> {
+        if self.drain.handed_over() && self.drain.stage() < Stage::Emptying {
+            // Probes on connections from before an upgrade: the replica is ready, its successor
+            // serves.
+            return None;
+        }
         if self.drain.stage() > Stage::Serving {
             return Some("draining");
         }

@@ -8,6 +8,7 @@ use pingora_core::protocols::http::ServerSession;
 
 use super::stream::ClientStream;
 use super::{Conn, ConnectionLimits, Driver, ORIGIN, Origin};
+use crate::drain::Stage;
 
 impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     pub(super) async fn serve_h1(&self, stream: ClientStream, conn: Arc<Conn>, limits: &ConnectionLimits) {
@@ -32,7 +33,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                 return;
             };
             stream.next_request();
-            if self.drain.closing() {
+            // An answer without `Connection: close` promised that the next request will be taken.
+            if self.drain.stage() >= Stage::Emptying {
                 return;
             }
             session = ServerSession::new_http1(stream as Stream);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,16 +53,39 @@ impl Listener {
     ) -> Result<Self, BindError> {
         let open = || -> io::Result<TcpListener> {
             let socket = open_socket(address)?;
-            // Inherited by every connection, so that accepting costs no further system call.
-            sockopt::set_tcp_nodelay(&socket, true)?;
-            sockopt::set_socket_keepalive(&socket, true)?;
-            sockopt::set_tcp_keepidle(&socket, KEEP_IDLE)?;
-            sockopt::set_tcp_keepintvl(&socket, KEEP_INTERVAL)?;
-            sockopt::set_tcp_keepcnt(&socket, KEEP_PROBES)?;
+            inherited_options(&socket)?;
             socket.listen(BACKLOG)
         };
         let socket = open().map_err(|source| BindError { listener: speaks.name(), address, source })?;
         Ok(Self { socket, speaks, certificates })
+    }
+
+    /// Takes a socket that listens on `address` already, handed over by the process before this
+    /// one; otherwise as [`Listener::bind`].
+    ///
+    /// # Errors
+    /// [`BindError`] when the socket is not what it should be.
+    pub fn adopt(
+        socket: std::net::TcpListener,
+        address: SocketAddr,
+        speaks: Speaks,
+        certificates: Option<Arc<Certificates>>,
+    ) -> Result<Self, BindError> {
+        let take = || -> io::Result<TcpListener> {
+            inherited_options(&socket)?;
+            socket.set_nonblocking(true)?;
+            TcpListener::from_std(socket)
+        };
+        let socket = take().map_err(|source| BindError { listener: speaks.name(), address, source })?;
+        Ok(Self { socket, speaks, certificates })
+    }
+
+    /// Another handle of the socket, for a successor of this process.
+    ///
+    /// # Errors
+    /// What the system says: out of descriptors.
+    pub fn handle(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
     }
 
     /// The address that is listened on.
@@ -93,6 +117,15 @@ fn open_socket(address: SocketAddr) -> io::Result<TcpSocket> {
     socket.set_reuseport(true)?;
     socket.bind(address)?;
     Ok(socket)
+}
+
+/// Options that every accepted connection inherits, so that accepting costs no further system call.
+fn inherited_options(socket: impl AsFd) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, KEEP_IDLE)?;
+    sockopt::set_tcp_keepintvl(&socket, KEEP_INTERVAL)?;
+    Ok(sockopt::set_tcp_keepcnt(&socket, KEEP_PROBES)?)
 }
 
 fn out_of_descriptors(error: &io::Error) -> bool {

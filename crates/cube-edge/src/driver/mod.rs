@@ -169,12 +169,17 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         }
     }
 
-    /// After the drain has begun to close: ends idle connections, then waits for the others to
-    /// end by themselves or for [`Stage::Over`], and ends what is left.
+    /// After the drain has begun to close: waits for the connections to end by themselves, ends
+    /// the idle ones at [`Stage::Emptying`] and what is left at [`Stage::Over`].
     pub async fn finish(&self) {
-        self.table.shut(false);
+        let idle_end = async {
+            self.drain.reached(Stage::Emptying).await;
+            self.table.shut(false);
+            std::future::pending::<()>().await;
+        };
         tokio::select! {
             () = self.table.emptied() => return,
+            () = idle_end => {}
             () = self.drain.reached(Stage::Over) => {}
         }
         self.table.shut(true);

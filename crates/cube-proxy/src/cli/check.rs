@@ -53,7 +53,7 @@ fn examine(options: &Options, warnings: &mut Vec<String>) -> Result<(), StartErr
         Ok(Some(pid)) => {
             warnings.push(format!("process {pid} is serving from this run directory; ports are not checked"));
         }
-        _ => bind::check(&config.listen)?,
+        _ => bind::check(&config.listen, &[])?,
     }
     match block_on(progress::with("asking the store", ask_store(&config))) {
         Err(StartError::Store(error)) if !options.strict => warnings.push(format!("the store: {error}")),

@@ -38,6 +38,11 @@ Examples:
 Every key of the file can be overridden from the environment: CUBE_PROXY_<SECTION>__<KEY>, the value \
 as YAML. Keys that neither names have the defaults of conf/cube-proxy.yaml.
 
+After an update of the program, or of a key that needs a new process:
+  cube-proxy run -c cube-proxy.yaml --upgrade     under systemd: systemctl reload cube-proxy
+The running process hands its sockets over and ends with its streams; no request fails. It serves \
+on when the new one does not get ready.
+
 Signals:
   SIGTERM, SIGINT  ends it when its streams have ended; a second one ends it at once
   SIGHUP           reads the file again and takes what a running process can

@@ -40,7 +40,7 @@ pub struct Cli {
 enum Command {
     /// Serve with a configuration file
     #[command(after_help = help::RUN)]
-    Run(ConfigFile),
+    Run(RunOptions),
     /// Try everything in one process: toy sandboxes, a proxy in front, commands to paste
     #[command(after_help = help::DEMO)]
     Demo(demo::Options),
@@ -67,12 +67,15 @@ enum Command {
     Man(pages::ManOptions),
 }
 
-/// Which configuration file.
+/// `run`.
 #[derive(Debug, Args)]
-struct ConfigFile {
+struct RunOptions {
     /// The configuration file (conf/cube-proxy.yaml names every key)
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
+    /// Take over from the process that runs with this file's server.run_dir, losing nothing
+    #[arg(long)]
+    upgrade: bool,
 }
 
 /// Runs the command of this process's command line.
@@ -87,7 +90,7 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = match &cli.command {
-        Command::Run(options) => run::run(&options.config),
+        Command::Run(options) => run::run(&options.config, options.upgrade),
         Command::Demo(options) => demo::run(options),
         Command::Check(options) => check::run(options),
         Command::Sandbox(options) => sandbox::run(options),
@@ -143,6 +146,7 @@ mod tests {
     fn every_command_has_help_and_names_the_configuration_alike() {
         for args in [
             &["cube-proxy", "run", "-c", "x.yaml"][..],
+            &["cube-proxy", "run", "-c", "x.yaml", "--upgrade"],
             &["cube-proxy", "check", "--config", "x.yaml", "--strict"],
             &["cube-proxy", "sandbox", "-c", "x.yaml", "list", "--json"],
             &["cube-proxy", "sandbox", "-c", "x.yaml", "state", "a", "paused"],

@@ -219,6 +219,7 @@ section!(Drain {
     delay: Span = Span::secs(5),
     timeout: Span = Span::secs(3600),
     stop_timeout: Span = Span::secs(300),
+    upgrade_timeout: Span = Span::secs(60),
 });
 
 section!(ResponseCache {

@@ -142,6 +142,7 @@ keys! {
     "drain.delay" Live c => c.drain.delay;
     "drain.timeout" Live c => c.drain.timeout;
     "drain.stop_timeout" Live c => c.drain.stop_timeout;
+    "drain.upgrade_timeout" Live c => c.drain.upgrade_timeout;
     "response_cache.enabled" Upgrade c => response_cache(c).is_some();
     "response_cache.memory" Upgrade c => response_cache(c).map(|cache| cache.memory);
     "response_cache.max_object" Upgrade c => response_cache(c).map(|cache| cache.max_object);

@@ -97,6 +97,7 @@ pub(super) fn resolve(
             delay: file.drain.delay.0,
             timeout: file.drain.timeout.0,
             stop_timeout: file.drain.stop_timeout.0,
+            upgrade_timeout: c.some_time("drain.upgrade_timeout", file.drain.upgrade_timeout),
         },
         response_cache: response_cache(c, &file.response_cache),
         access_log: access_log(c, &file.access_log),

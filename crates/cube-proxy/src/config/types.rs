@@ -339,6 +339,8 @@ pub struct Drain {
     pub timeout: Duration,
     /// For streams after SIGTERM.
     pub stop_timeout: Duration,
+    /// How long a successor may take to get ready.
+    pub upgrade_timeout: Duration,
 }
 
 /// The opt-in cache of public answers (response-cache.md).

@@ -102,7 +102,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         // Somebody who does not read it may still use it.
         let _ = out.write_all(banner.as_bytes()).and_then(|()| out.flush());
     };
-    let options = ServeOptions { ready: Some(Box::new(show)), file: None };
+    let options = ServeOptions { ready: Some(Box::new(show)), ..ServeOptions::default() };
     serve(parts.config.clone(), Some(parts.store.clone()), options)
 }
 

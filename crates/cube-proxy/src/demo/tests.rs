@@ -63,7 +63,7 @@ fn the_configuration_puts_the_page_at_the_plain_address() {
     for outside in ["https://", "src=", "@import", "url("] {
         assert!(!page.contains(outside), "the page is to be whole in itself: {outside}");
     }
-    crate::bind::check(&parts.config.listen).unwrap();
+    crate::bind::check(&parts.config.listen, &[]).unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,30 +26,43 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(super) struct PlainListener(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl PlainListener {
-    /// Binds `address` for `app`; `option` is the listener's name in the configuration.
+    /// Binds `address` for `app`, unless `inherited` is its socket already; `option` is the
+    /// listener's name in the configuration. A handle of the socket comes along.
     ///
     /// # Errors
     /// [`StartError::Bind`] when the system refuses it.
     pub(super) fn bind<A: HttpServerApp + Send + Sync + 'static>(
         option: &'static str,
         address: SocketAddr,
+        inherited: Option<std::net::TcpListener>,
         app: A,
-    ) -> Result<Self, StartError> {
-        let listener = cube_edge::listen_plain(address).map_err(|error| StartError::Bind {
+        handed_over: watch::Receiver<bool>,
+    ) -> Result<(Self, OwnedFd), StartError> {
+        let open = || {
+            let listener = match inherited {
+                Some(listener) => listener,
+                None => cube_edge::listen_plain(address)?,
+            };
+            listener.set_nonblocking(true)?;
+            let handle = listener.as_fd().try_clone_to_owned()?;
+            Ok((listener, handle))
+        };
+        let (listener, handle) = open().map_err(|error: std::io::Error| StartError::Bind {
             option,
             address,
             reason: error.to_string(),
         })?;
-        Ok(Self(Box::pin(async move {
+        let serving = Self(Box::pin(async move {
             // It was bound by another runtime than the one that serves it.
             match TcpListener::from_std(listener) {
-                Ok(listener) => accept(option, listener, Arc::new(app)).await,
+                Ok(listener) => accept(option, listener, Arc::new(app), handed_over).await,
                 Err(error) => tracing::error!(listener = option, %error, "cannot serve"),
             }
-        })))
+        }));
+        Ok((serving, handle))
     }
 
-    /// Serves until the runtime ends.
+    /// Serves until the runtime ends, or until a successor of this process does.
     pub(super) async fn serve(self) {
         self.0.await;
     }
@@ -59,13 +72,24 @@ async fn accept<A: HttpServerApp + Send + Sync + 'static>(
     option: &'static str,
     listener: TcpListener,
     app: Arc<A>,
+    handed_over: watch::Receiver<bool>,
 ) {
-    // A dropped sender would tell the engine to shut down.
-    let (_running, shutdown) = watch::channel(false);
+    // For the engine it is the time to shut down: no connection is kept for another request. Those
+    // that are open stay until their next one.
+    let shutdown = handed_over.clone();
+    let mut successor = handed_over;
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match listener.accept().await {
+        let next = async {
+            let place = places.clone().acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            next = next => next,
+            () = async { let _ = successor.wait_for(|over| *over).await; } => return,
+        };
+        let Ok(place) = place else { return };
+        match accepted {
             Ok((tcp, peer)) => {
                 let (app, shutdown) = (app.clone(), shutdown.clone());
                 tokio::spawn(async move {

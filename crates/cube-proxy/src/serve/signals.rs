@@ -29,7 +29,7 @@ impl Signals {
         })
     }
 
-    /// Returns at the first SIGTERM or SIGINT; acts on the others meanwhile.
+    /// Returns at the next SIGTERM or SIGINT; acts on the others meanwhile.
     pub(super) async fn until_stop(&mut self, gateway: &Gateway, reload: &Reload) {
         loop {
             tokio::select! {
@@ -40,10 +40,5 @@ impl Signals {
                 _ = self.reopen.recv() => gateway.reopen_log(),
             }
         }
-    }
-
-    /// Returns at another SIGTERM or SIGINT.
-    pub(super) async fn again(&mut self, gateway: &Gateway, reload: &Reload) {
-        self.until_stop(gateway, reload).await;
     }
 }

@@ -1,0 +1,123 @@
+//! What this process knows and its successor must know too (lifecycle.md, "Upgrade").
+
+use cube_metadata::Status;
+use cube_route::SandboxId;
+use serde::{Deserialize, Serialize};
+
+use crate::Lifecycle;
+use crate::states::Known;
+
+/// What is known about one sandbox. A field that is missing says nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StateRow {
+    /// The sandbox.
+    pub id: String,
+    /// The state in force; a word that is none of the six: unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// From the lifecycle metadata.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_resume: Option<bool>,
+    /// Whether its record was read.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub read: bool,
+    /// The record's `Status` as last read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_status: Option<String>,
+    /// The state string as last read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_word: Option<String>,
+    /// Whether somebody pushed a state.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub pushed: bool,
+    /// How long its traffic leaves no stamp, since it was deleted; milliseconds.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub gone_ms: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// The word of a state; one that is none of the six is written as one that is none.
+fn word(status: Option<Status>) -> Option<String> {
+    status.map(|status| match status {
+        Status::Known(state) => state.as_str().to_owned(),
+        Status::Unknown => "?".to_owned(),
+    })
+}
+
+fn status(word: Option<&String>) -> Option<Status> {
+    word.and_then(|word| Status::parse(word))
+}
+
+impl Lifecycle {
+    /// States and lifecycle metadata of all sandboxes.
+    #[must_use]
+    pub fn state_rows(&self) -> Vec<StateRow> {
+        let now = self.now_ms();
+        let row = |(id, known): (SandboxId, Known)| StateRow {
+            id: id.as_str().to_owned(),
+            state: word(known.state),
+            auto_resume: known.auto_resume,
+            read: known.last_status.is_some(),
+            last_status: word(known.last_status.flatten()),
+            last_word: word(known.last_word),
+            pushed: known.pushed != 0,
+            gone_ms: known.gone_until_ms.saturating_sub(now),
+        };
+        self.states.all().into_iter().map(row).collect()
+    }
+
+    /// Takes what the process before this one knew, before the first request.
+    pub fn take_states(&self, rows: &[StateRow]) {
+        // A read that began before is not believed where the other process was told more.
+        let mark = self.states.next_mark();
+        let now = self.now_ms();
+        for row in rows {
+            let Ok(id) = SandboxId::parse(&row.id) else { continue };
+            self.states.update(&id, |known| {
+                known.state = status(row.state.as_ref());
+                known.auto_resume = row.auto_resume;
+                known.last_status = row.read.then(|| status(row.last_status.as_ref()));
+                known.last_word = status(row.last_word.as_ref());
+                known.pushed = if row.pushed { mark } else { 0 };
+                known.gone_until_ms = if row.gone_ms > 0 { now.saturating_add(row.gone_ms) } else { 0 };
+            });
+        }
+    }
+
+    /// Stamps newer than `since` (unix milliseconds; 0: all), for another process.
+    #[must_use]
+    pub fn activity_since(&self, since: u64) -> Vec<(SandboxId, u64)> {
+        self.activity.newer(since)
+    }
+
+    /// Takes stamps that another process made.
+    pub fn take_activity(&self, rows: &[(String, u64)]) {
+        for (id, stamp) in rows {
+            let Ok(id) = SandboxId::parse(id) else { continue };
+            self.activity.take(&id, *stamp, || {
+                self.states.peek(&id).is_none_or(|known| known.gone_until_ms <= self.now_ms())
+            });
+        }
+    }
+
+    /// The moment of the newest listing of activity, unix milliseconds.
+    #[must_use]
+    pub fn activity_listed(&self) -> u64 {
+        self.activity.listed()
+    }
+
+    /// Goes on where the listings of the process before this one ended: whoever asks for what is
+    /// newer than the last `now` of that one misses nothing. To be called after
+    /// [`Lifecycle::take_activity`].
+    pub fn go_on_from(&self, listed: u64) {
+        self.activity.go_on_from(listed);
+    }
+}
+
+#[cfg(test)]
+#[path = "handover_tests.rs"]
+mod tests;

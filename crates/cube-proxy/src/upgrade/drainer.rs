@@ -1,0 +1,214 @@
+//! What a process does for its successor while it still has streams.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use cube_edge::{Errand, Gateway};
+use http::Method;
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::channel::{Channel, Sender};
+use super::{Message, PROMPT, PROTOCOL, ROWS, socket};
+
+/// Between two reports of activity.
+const REPORT: Duration = Duration::from_secs(1);
+/// Stamps of this much before the last report are sent again: they may have been written while it
+/// was made. The main process takes each once.
+const AGAIN: Duration = Duration::from_secs(2);
+/// The same after a link broke: what was on its way may be lost.
+const AGAIN_AFTER_BREAK: Duration = Duration::from_secs(10);
+/// Between two attempts to link, at first, while the successor is about to have its socket, and
+/// later.
+const RETRY_SOON: Duration = Duration::from_millis(10);
+const RETRY: Duration = Duration::from_millis(200);
+const SOON: u32 = 200;
+/// How long the last report may take, with the link that it needs.
+const LAST: Duration = Duration::from_millis(900);
+
+/// How far this process was told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stop {
+    /// Not at all: its streams have `drain.timeout`.
+    No,
+    /// The service is being stopped: they have `drain.stop_timeout`.
+    Asked,
+    /// They are over.
+    Now,
+}
+
+/// The link to whoever is the main process.
+pub(crate) struct Drainer {
+    stop: Arc<watch::Sender<Stop>>,
+    last: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Drainer {
+    /// Links, and links again, until [`Drainer::finish`]. `since` is when this process began to say
+    /// what it knows; `errands` come from its admin API.
+    pub(super) fn start(
+        run_dir: PathBuf,
+        gateway: Arc<Gateway>,
+        errands: mpsc::Receiver<Errand>,
+        since: Instant,
+    ) -> Self {
+        let stop = Arc::new(watch::Sender::new(Stop::No));
+        let (last, ending) = watch::channel(false);
+        let linked =
+            Linked { gateway, stop: stop.clone(), errands, reported: since, again: AGAIN_AFTER_BREAK };
+        let task = tokio::spawn(linked.run(run_dir, ending));
+        Self { stop, last, task }
+    }
+
+    /// How far this process is to stop; by the main process, or by a signal of its own.
+    pub(crate) fn stop(&self) -> Arc<watch::Sender<Stop>> {
+        self.stop.clone()
+    }
+
+    /// Reports the end of the last streams and ends the link.
+    pub(crate) async fn finish(self) {
+        self.last.send_replace(true);
+        let mut task = self.task;
+        if timeout(LAST, &mut task).await.is_err() {
+            task.abort();
+            tracing::warn!("the last activity did not reach the process that took over");
+        }
+    }
+}
+
+struct Linked {
+    gateway: Arc<Gateway>,
+    stop: Arc<watch::Sender<Stop>>,
+    errands: mpsc::Receiver<Errand>,
+    /// When activity was last reported.
+    reported: Instant,
+    again: Duration,
+}
+
+impl Linked {
+    async fn run(mut self, run_dir: PathBuf, mut ending: watch::Receiver<bool>) {
+        let mut failed = 0_u32;
+        loop {
+            // At its end, too: what is still to be reported needs a link.
+            match link(&run_dir).await {
+                Ok(channel) => {
+                    failed = 0;
+                    match self.converse(channel, &mut ending).await {
+                        Ok(true) => return,
+                        Ok(false) => tracing::debug!("the main process has handed over or ended"),
+                        Err(error) => tracing::debug!(%error, "the link to the main process broke"),
+                    }
+                }
+                Err(error) => {
+                    failed = failed.saturating_add(1);
+                    tracing::debug!(%error, "no link to the main process");
+                    tokio::time::sleep(if failed < SOON { RETRY_SOON } else { RETRY }).await;
+                }
+            }
+            self.again = AGAIN_AFTER_BREAK;
+        }
+    }
+
+    /// Whether this process is at its end.
+    async fn converse(
+        &mut self,
+        mut channel: Channel,
+        ending: &mut watch::Receiver<bool>,
+    ) -> io::Result<bool> {
+        let sender = channel.sender();
+        let mut ticks = interval(REPORT);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut errands: HashMap<u64, oneshot::Sender<(u16, Bytes)>> = HashMap::new();
+        let mut last = 0;
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => self.report(&sender).await?,
+                () = async { let _ = ending.wait_for(|ending| *ending).await; } => {
+                    self.report(&sender).await?;
+                    return Ok(true);
+                }
+                Some(errand) = self.errands.recv() => {
+                    last += 1;
+                    errands.retain(|_, reply| !reply.is_closed());
+                    errands.insert(last, errand.reply);
+                    let body = String::from_utf8_lossy(&errand.body).into_owned();
+                    let Errand { method, target, .. } = errand;
+                    sender.send(&Message::Errand { number: last, method, target, body }).await?;
+                }
+                message = channel.receive() => match message? {
+                    None => return Ok(false),
+                    Some(Message::Push { number, path, body }) => {
+                        self.take(&path, &body);
+                        if let Some(number) = number {
+                            sender.send(&Message::Heard { number }).await?;
+                        }
+                    }
+                    Some(Message::Done { number, status, body }) => {
+                        if let Some(reply) = errands.remove(&number) {
+                            // Its client may have left.
+                            let _ = reply.send((status, body.into()));
+                        }
+                    }
+                    Some(Message::Reopen) => self.gateway.reopen_log(),
+                    Some(Message::Stop { now }) => {
+                        let to = if now { Stop::Now } else { Stop::Asked };
+                        self.stop.send_if_modified(|stop| {
+                            let further = to > *stop;
+                            *stop = to.max(*stop);
+                            further
+                        });
+                    }
+                    Some(other) => tracing::debug!(?other, "not what a main process says"),
+                },
+            }
+        }
+    }
+
+    /// A change that the main process's admin API took.
+    fn take(&self, path: &str, body: &str) {
+        let answer = self.gateway.lifecycle().admin(&Method::POST, path, None, body.as_bytes());
+        if answer.is_none_or(|answer| answer.status != http::StatusCode::OK) {
+            tracing::warn!(path, "a change that the main process took means nothing to this one");
+        }
+    }
+
+    async fn report(&mut self, sender: &Sender) -> io::Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let window = self.reported.elapsed() + std::mem::replace(&mut self.again, AGAIN);
+        let since = u64::try_from(now.saturating_sub(window).as_millis()).unwrap_or_default();
+        let began = Instant::now();
+        send_activity(sender, self.gateway.lifecycle().activity_since(since)).await?;
+        self.reported = began;
+        Ok(())
+    }
+}
+
+/// Sends stamps in messages of a bounded size.
+pub(super) async fn send_activity(
+    sender: &Sender,
+    stamps: Vec<(cube_route::SandboxId, u64)>,
+) -> io::Result<()> {
+    for rows in stamps.chunks(ROWS) {
+        let rows = rows.iter().map(|(id, stamp)| (id.as_str().to_owned(), *stamp)).collect();
+        sender.send(&Message::Activity { rows }).await?;
+    }
+    Ok(())
+}
+
+async fn link(run_dir: &Path) -> io::Result<Channel> {
+    let stream = UnixStream::connect(socket::path(run_dir)).await?;
+    socket::peer(&stream)?;
+    let mut channel = Channel::new(stream);
+    channel.send(&Message::Drainer { protocol: PROTOCOL }).await?;
+    match channel.receive_within(PROMPT).await? {
+        Some(Message::Welcome) => Ok(channel),
+        other => Err(io::Error::other(format!("no welcome: {other:?}"))),
+    }
+}

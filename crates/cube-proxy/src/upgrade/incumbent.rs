@@ -1,0 +1,434 @@
+//! The process that serves: it answers who asks for an upgrade, hands over, and keeps the links to
+//! those that handed over to it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cube_edge::{AdminApi, Gateway};
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use super::channel::Channel;
+use super::child::{self, StartedAs};
+use super::drainer::{Drainer, send_activity};
+use super::socket::{self, Handle};
+use super::{Message, PROMPT, PROTOCOL, ROWS, UpgradeError, UpgradeSocket, link};
+use crate::error::EXIT_FAILURE;
+
+/// How long a successor that is ready may take to learn what this process knows.
+const LEARN: Duration = Duration::from_secs(30);
+/// How long a child that failed may take to end, so that its exit code is known.
+const CHILD_ENDS: Duration = Duration::from_secs(2);
+/// How long a first word is waited for.
+const FIRST_WORD: Duration = Duration::from_secs(5);
+/// Requests of the admin API on their way to the successor.
+const ERRANDS: usize = 64;
+
+/// Where this process stands. Only the first leads to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It is the main process.
+    Serving,
+    /// It is that, and was asked to stop.
+    Stopping,
+    /// A successor serves.
+    HandedOver,
+}
+
+/// What the incumbent needs.
+pub(crate) struct Settings {
+    /// Where its socket is.
+    pub(crate) run_dir: PathBuf,
+    /// How it was started.
+    pub(crate) started: StartedAs,
+    /// Whether a service manager holds it, so that a successor must be its child.
+    pub(crate) managed: bool,
+    /// `drain.upgrade_timeout`.
+    pub(crate) limit: Box<dyn Fn() -> Duration + Send + Sync>,
+}
+
+/// See the module.
+pub(crate) struct Incumbent {
+    settings: Settings,
+    gateway: Arc<Gateway>,
+    /// For requests that come through a drainer.
+    admin: Arc<AdminApi>,
+    handles: Mutex<Vec<Handle>>,
+    phase: watch::Sender<Phase>,
+    stop_asked: watch::Sender<bool>,
+    /// Held while somebody is answered; one attempt at a time.
+    attempt: tokio::sync::Mutex<()>,
+    /// Held while it is undecided which of two processes is the main one.
+    deciding: tokio::sync::Mutex<()>,
+    /// The child that will connect, and who waits for it.
+    expected: Mutex<Option<(i32, oneshot::Sender<Channel>)>>,
+    links: watch::Sender<usize>,
+    drainer: Mutex<Option<Drainer>>,
+    successor: Mutex<Option<Pid>>,
+}
+
+impl Incumbent {
+    pub(crate) fn new(
+        settings: Settings,
+        gateway: Arc<Gateway>,
+        admin: Arc<AdminApi>,
+        handles: Vec<Handle>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            gateway,
+            admin,
+            handles: Mutex::new(handles),
+            phase: watch::Sender::new(Phase::Serving),
+            stop_asked: watch::Sender::new(false),
+            attempt: tokio::sync::Mutex::default(),
+            deciding: tokio::sync::Mutex::default(),
+            expected: Mutex::default(),
+            links: watch::Sender::new(0),
+            drainer: Mutex::default(),
+            successor: Mutex::default(),
+        })
+    }
+
+    /// Answers on the socket until a successor has its own.
+    pub(crate) async fn serve(self: Arc<Self>, socket: UpgradeSocket) {
+        let mut phase = self.phase.subscribe();
+        loop {
+            tokio::select! {
+                accepted = socket.listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        tokio::spawn(self.clone().answer(stream));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the upgrade socket pauses");
+                        tokio::time::sleep(Duration::from_millis(200)).await;
+                    }
+                },
+                () = async { let _ = phase.wait_for(|phase| *phase == Phase::HandedOver).await; } => {
+                    return socket.leave();
+                }
+            }
+        }
+    }
+
+    /// Returns when a successor serves.
+    pub(crate) async fn handed_over(&self) {
+        // The sender lives in self.
+        let _ = self.phase.subscribe().wait_for(|phase| *phase == Phase::HandedOver).await;
+    }
+
+    /// No attempt succeeds from now on, and drainers are told to stop. Where a successor has just
+    /// taken over it is asked to stop instead: whoever asked meant the service.
+    pub(crate) async fn stop(&self) -> Phase {
+        self.stop_asked.send_replace(true);
+        let _decided = self.deciding.lock().await;
+        self.phase.send_if_modified(|phase| {
+            let serving = *phase == Phase::Serving;
+            if serving {
+                *phase = Phase::Stopping;
+            }
+            serving
+        });
+        let phase = *self.phase.borrow();
+        match phase {
+            Phase::HandedOver => {
+                if let Some(successor) = *self.successor.lock() {
+                    // Gone already: then there is nothing to stop.
+                    let _ = kill_process(successor, Signal::TERM);
+                }
+            }
+            _ => self.gateway.desk().stop(false),
+        }
+        phase
+    }
+
+    /// Drainers end their streams at once.
+    pub(crate) fn stop_now(&self) {
+        self.gateway.desk().stop(true);
+    }
+
+    /// Returns when no drainer is left.
+    pub(crate) async fn unlinked(&self) {
+        // The sender lives in self.
+        let _ = self.links.subscribe().wait_for(|links| *links == 0).await;
+    }
+
+    /// The link to the successor, once there is one.
+    pub(crate) fn take_drainer(&self) -> Option<Drainer> {
+        self.drainer.lock().take()
+    }
+
+    async fn answer(self: Arc<Self>, stream: UnixStream) {
+        let pid = match socket::peer(&stream) {
+            Ok(pid) => pid,
+            Err(error) => return tracing::warn!(%error, "the upgrade socket is not for others"),
+        };
+        let mut channel = Channel::new(stream);
+        match channel.receive_within(FIRST_WORD).await {
+            Ok(Some(Message::Upgrade { protocol, version })) => {
+                self.asked(channel, pid, protocol, &version).await;
+            }
+            Ok(Some(Message::Drainer { protocol: PROTOCOL }))
+                if *self.phase.borrow() != Phase::HandedOver =>
+            {
+                tracing::info!(pid, "linked to a draining process");
+                self.links.send_modify(|links| *links += 1);
+                link::serve(channel, self.gateway.desk(), self.gateway.lifecycle(), &self.admin).await;
+                self.links.send_modify(|links| *links -= 1);
+                tracing::info!(pid, "the link to a draining process has ended");
+            }
+            other => tracing::debug!(pid, ?other, "not what is said first"),
+        }
+    }
+
+    async fn asked(&self, mut channel: Channel, pid: i32, protocol: u32, version: &str) {
+        let refuse = async |channel: &Channel, text: String| {
+            tracing::warn!(pid, version, "an upgrade is refused: {text}");
+            let _ = channel.send(&Message::Refused { text }).await;
+        };
+        if protocol != PROTOCOL {
+            let text = format!(
+                "the running version {} cannot hand over to {version}; restart it",
+                env!("CARGO_PKG_VERSION")
+            );
+            return refuse(&channel, text).await;
+        }
+        let awaited = self.expected.lock().take_if(|(child, _)| *child == pid);
+        if let Some((_, awaiting)) = awaited {
+            let _ = awaiting.send(channel);
+            return;
+        }
+        let own = std::process::id();
+        let Ok(attempt) = self.attempt.try_lock() else {
+            return refuse(&channel, format!("another upgrade of process {own} is under way")).await;
+        };
+        let phase = *self.phase.borrow();
+        match phase {
+            Phase::Serving => {}
+            Phase::Stopping => return refuse(&channel, format!("process {own} is being stopped")).await,
+            Phase::HandedOver => {
+                return refuse(&channel, format!("process {own} has a successor already")).await;
+            }
+        }
+        tracing::info!(pid, version, "an upgrade begins");
+        let outcome = if self.settings.managed {
+            let _ = channel.send(&Message::Starting).await;
+            self.hand_over_to_child().await
+        } else {
+            self.hand_over(&mut channel, pid).await
+        };
+        // Whoever is told may ask again at once.
+        drop(attempt);
+        let last_word = match outcome {
+            Ok(()) => {
+                let successor = self.successor.lock().map_or(0, |pid| pid.as_raw_nonzero().get());
+                let text = format!("process {successor} has taken over from {own}");
+                Message::Outcome { code: 0, text }
+            }
+            Err(error) => {
+                tracing::error!("the upgrade came to nothing; process {own} serves on: {error}");
+                match self.settings.managed {
+                    true => Message::Outcome { code: error.code, text: error.text },
+                    false => Message::Refused { text: error.text },
+                }
+            }
+        };
+        // Who asked may be gone.
+        let _ = channel.send(&last_word).await;
+    }
+
+    /// Starts the successor and hands over to it.
+    async fn hand_over_to_child(&self) -> Result<(), UpgradeError> {
+        let (waiting, channel) = oneshot::channel();
+        let started = {
+            // Held over the start, so that the child cannot come before it is expected.
+            let mut expected = self.expected.lock();
+            let child = self.settings.started.start();
+            if let Some(pid) = child.as_ref().ok().and_then(|child| i32::try_from(child.id()?).ok()) {
+                *expected = Some((pid, waiting));
+            }
+            child
+        };
+        let mut child = started.map_err(|error| {
+            UpgradeError::new(format!("{}: {error}", self.settings.started.program().display()))
+        })?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+        let outcome = tokio::select! {
+            channel = timeout((self.settings.limit)(), channel) => match channel {
+                Ok(Ok(mut channel)) => {
+                    let outcome = self.hand_over(&mut channel, pid).await;
+                    if let Err(error) = &outcome {
+                        let _ = channel.send(&Message::Refused { text: error.text.clone() }).await;
+                    }
+                    outcome
+                }
+                _ => Err(self.too_late()),
+            },
+            ended = child.wait() => Err(of_child(ended)),
+            () = self.stop_was_asked() => Err(stopped()),
+        };
+        *self.expected.lock() = None;
+        let Err(error) = outcome else { return Ok(()) };
+        // Its exit code says more than that it is gone.
+        match timeout(CHILD_ENDS, child.wait()).await {
+            Ok(ended)
+                if ended.as_ref().is_ok_and(|status| status.code() == Some(i32::from(EXIT_FAILURE))) =>
+            {
+                Err(error)
+            }
+            Ok(ended) => Err(of_child(ended)),
+            Err(_) => {
+                let _ = child.start_kill();
+                Err(error)
+            }
+        }
+    }
+
+    /// The whole hand-over. Where it fails everything is as it was before.
+    async fn hand_over(&self, channel: &mut Channel, pid: i32) -> Result<(), UpgradeError> {
+        tokio::select! {
+            ready = timeout((self.settings.limit)(), self.ready(channel)) => ready.unwrap_or_else(|_| Err(self.too_late())),
+            () = self.stop_was_asked() => Err(stopped()),
+        }?;
+        let decision = self.deciding.lock().await;
+        if *self.phase.borrow() != Phase::Serving {
+            return Err(stopped());
+        }
+        let desk = ClosedDesk(Some(&self.gateway));
+        let began = Instant::now();
+        tokio::select! {
+            taught = timeout(LEARN, self.teach(channel)) => {
+                taught.unwrap_or_else(|_| Err(UpgradeError::new("the new process does not take what this one knows")))
+            }
+            () = self.stop_was_asked() => Err(stopped()),
+        }?;
+        channel.send(&Message::Begin).await.map_err(lost)?;
+        match channel.receive_within(PROMPT).await {
+            Ok(Some(Message::Serving)) => {}
+            // It lives and was told to begin: it will.
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                tracing::warn!(pid, "the new process is slow to serve");
+            }
+            other => return Err(unexpected(other)),
+        }
+        desk.keep_closed();
+        self.become_drainer(pid, began);
+        drop(decision);
+        if !matches!(channel.receive_within(PROMPT).await, Ok(Some(Message::Settled))) {
+            tracing::warn!(pid, "the new process serves, but has not said that its pid file is in place");
+        }
+        Ok(())
+    }
+
+    /// Gives the sockets and waits until the successor could serve.
+    async fn ready(&self, channel: &mut Channel) -> Result<(), UpgradeError> {
+        let sent = {
+            let handles: Vec<Handle> =
+                self.handles.lock().iter().filter_map(|handle| handle.try_clone().ok()).collect();
+            let sockets = handles.iter().map(|handle| handle.name.clone()).collect();
+            let message = Message::Sockets { pid: std::process::id(), sockets };
+            let descriptors: Vec<_> = handles.iter().map(Handle::as_fd).collect();
+            channel.sender().send_with(&message, &descriptors).await
+        };
+        sent.map_err(lost)?;
+        match channel.receive().await {
+            Ok(Some(Message::Ready)) => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Says what only this process knows. The admin API is closed meanwhile, so that nothing is
+    /// added to it.
+    async fn teach(&self, channel: &mut Channel) -> Result<(), UpgradeError> {
+        self.gateway.desk().close().await;
+        let lifecycle = self.gateway.lifecycle();
+        let sender = channel.sender();
+        for rows in lifecycle.state_rows().chunks(ROWS) {
+            sender.send(&Message::States { rows: rows.to_vec() }).await.map_err(lost)?;
+        }
+        send_activity(&sender, lifecycle.activity_since(0)).await.map_err(lost)?;
+        let listed = lifecycle.activity_listed();
+        let drainers = *self.links.borrow();
+        sender.send(&Message::Known { listed, drainers }).await.map_err(lost)?;
+        match channel.receive().await {
+            Ok(Some(Message::Taken)) => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// The successor serves: this process accepts nothing more and links to it.
+    fn become_drainer(&self, pid: i32, began: Instant) {
+        self.handles.lock().clear();
+        *self.successor.lock() = Pid::from_raw(pid);
+        self.gateway.drain().hand_over();
+        let (errands, taken) = mpsc::channel(ERRANDS);
+        let desk = self.gateway.desk();
+        desk.hand_over(errands);
+        // Those that drain already link to the successor by themselves.
+        desk.dismiss();
+        let run_dir = self.settings.run_dir.clone();
+        *self.drainer.lock() = Some(Drainer::start(run_dir, self.gateway.clone(), taken, began));
+        self.phase.send_replace(Phase::HandedOver);
+    }
+
+    async fn stop_was_asked(&self) {
+        // The sender lives in self.
+        let _ = self.stop_asked.subscribe().wait_for(|asked| *asked).await;
+    }
+
+    fn too_late(&self) -> UpgradeError {
+        UpgradeError::new(format!(
+            "the new process was not ready within {:?} (drain.upgrade_timeout): its listeners open, and its store \
+             has answered once",
+            (self.settings.limit)()
+        ))
+    }
+}
+
+/// Opens the desk again unless told otherwise.
+struct ClosedDesk<'a>(Option<&'a Gateway>);
+
+impl ClosedDesk<'_> {
+    fn keep_closed(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for ClosedDesk<'_> {
+    fn drop(&mut self) {
+        if let Some(gateway) = self.0 {
+            gateway.desk().open();
+        }
+    }
+}
+
+fn of_child(ended: std::io::Result<std::process::ExitStatus>) -> UpgradeError {
+    match ended {
+        Ok(status) => {
+            let (text, code) = child::ended(status);
+            UpgradeError { text, code }
+        }
+        Err(error) => UpgradeError::new(error.to_string()),
+    }
+}
+
+fn stopped() -> UpgradeError {
+    UpgradeError::new("the running process is being stopped")
+}
+
+fn lost(error: std::io::Error) -> UpgradeError {
+    UpgradeError::new(format!("the new process: {error}"))
+}
+
+fn unexpected(word: std::io::Result<Option<Message>>) -> UpgradeError {
+    match word {
+        Ok(Some(Message::Failed { text })) => UpgradeError::new(text),
+        Ok(Some(_)) => UpgradeError::new("the new process says what this version does not know"),
+        Ok(None) => UpgradeError::new("the new process ended before it had taken over"),
+        Err(error) => lost(error),
+    }
+}

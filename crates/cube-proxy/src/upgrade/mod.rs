@@ -1,0 +1,118 @@
+//! Replacing the running process by another one, of a new binary or with a new configuration,
+//! without losing a connection (operations.md, "systemd and upgrades"; lifecycle.md, "Upgrade").
+//!
+//! Three roles, all over one socket in the run directory:
+//!
+//! - The *incumbent* ([`incumbent`]) serves. It listens on the socket, gives its listening sockets
+//!   to a successor, and serves on whatever becomes of that one until it says that it is ready.
+//! - The *successor* ([`successor`]) is what `run --upgrade` becomes: it takes the sockets, gets
+//!   ready, takes what the incumbent knows, serves.
+//! - The *drainer* ([`drainer`]) was an incumbent and still has streams. It stays linked to whoever
+//!   is the main process: what it sees of activity goes there, what the admin API is told comes
+//!   from there.
+
+mod channel;
+mod child;
+mod drainer;
+mod incumbent;
+mod link;
+mod socket;
+mod successor;
+
+use cube_lifecycle::StateRow;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub(crate) use child::StartedAs;
+pub(crate) use drainer::Stop;
+pub(crate) use incumbent::{Incumbent, Phase, Settings};
+pub(crate) use socket::{Handle, Inherited, UpgradeSocket};
+pub(crate) use successor::{Answer, Predecessor, ask};
+
+/// Changes when two processes could no longer understand each other.
+const PROTOCOL: u32 = 1;
+/// How long the other process may take for something that needs no waiting.
+const PROMPT: Duration = Duration::from_secs(5);
+/// Rows of a table in one message.
+const ROWS: usize = 2_000;
+
+/// What the processes say to each other. Each message is JSON behind its length; new fields are
+/// ignored by who does not know them.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+enum Message {
+    /// The first word of `run --upgrade`.
+    Upgrade { protocol: u32, version: String },
+    /// The first word of a drainer.
+    Drainer { protocol: u32 },
+
+    /// No, and why. Ends the attempt.
+    Refused { text: String },
+    /// To who asked while a service manager holds the incumbent: it starts the successor itself.
+    Starting,
+    /// And how that went: an exit code, and what to say.
+    Outcome { code: u8, text: String },
+
+    /// To the successor: the sockets, whose descriptors come along, in this order.
+    Sockets { pid: u32, sockets: Vec<SocketName> },
+    /// The successor could serve.
+    Ready,
+    /// It cannot, and why.
+    Failed { text: String },
+    /// States and lifecycle metadata.
+    States { rows: Vec<StateRow> },
+    /// Stamps of activity; from a drainer too.
+    Activity { rows: Vec<(String, u64)> },
+    /// That was all. Until when activity has been listed, and how many processes besides will link
+    /// to the successor.
+    Known { listed: u64, drainers: usize },
+    /// The successor has taken it.
+    Taken,
+    /// It may begin.
+    Begin,
+    /// It accepts connections: the incumbent may stop.
+    Serving,
+    /// Pid file and socket are the successor's.
+    Settled,
+
+    /// To a drainer: it is linked.
+    Welcome,
+    /// A change that the admin API took, numbered where its hearing is waited for.
+    Push { number: Option<u64>, path: String, body: String },
+    /// That change has been taken.
+    Heard { number: u64 },
+    /// The access log is to be opened anew.
+    Reopen,
+    /// The service is being stopped, or is to end now.
+    Stop { now: bool },
+    /// A request that came to the drainer's admin API.
+    Errand { number: u64, method: String, target: String, body: String },
+    /// Its answer.
+    Done { number: u64, status: u16, body: String },
+}
+
+/// A listening socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct SocketName {
+    /// The option that named it, e.g. `listen.http`.
+    option: String,
+    /// What it was bound to.
+    address: SocketAddr,
+}
+
+/// Why an upgrade came to nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct UpgradeError {
+    /// What happened, for people.
+    pub text: String,
+    /// The exit code of who asked.
+    pub code: u8,
+}
+
+impl UpgradeError {
+    fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), code: crate::error::EXIT_FAILURE }
+    }
+}
