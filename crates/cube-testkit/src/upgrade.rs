@@ -59,6 +59,21 @@ impl Proxy {
     /// Replaces the running process with `cube-proxy run --upgrade`; returns when the new one has
     /// taken over. The old one is kept in view: [`Proxy::old_ended`].
     pub async fn upgrade(&self) {
+        let drained = self.draining();
+        self.replace().await;
+        eventually("the old process to have stopped listening", || async {
+            let ended = self.old.lock().unwrap().last_mut().is_none_or(|old| old.ended().is_some());
+            (ended || self.draining() > drained).then_some(())
+        })
+        .await;
+    }
+
+    /// How many processes have said that they drain after an upgrade.
+    fn draining(&self) -> usize {
+        self.output().matches("a successor serves; draining").count()
+    }
+
+    async fn replace(&self) {
         if self.manager.is_some() {
             let asked = self.ask_upgrade().await;
             assert!(asked.status.success(), "{asked:?}\n{}", self.output());

@@ -65,7 +65,7 @@ impl HttpServerApp for AdminApp {
     ) -> Option<ReusedHttpStream> {
         accept(&mut http, shutdown).await?;
         let answer = self.answer(&mut http).await?;
-        respond(http, &answer).await
+        respond(http, &answer, shutdown).await
     }
 }
 
@@ -135,7 +135,7 @@ impl HttpServerApp for MetricsApp {
         accept(&mut http, shutdown).await?;
         let head = http.req_header();
         let answer = self.answer(&head.method, head.uri.path());
-        respond(http, &answer).await
+        respond(http, &answer, shutdown).await
     }
 }
 
@@ -174,9 +174,14 @@ async fn read_body(http: &mut ServerSession) -> Body {
 }
 
 /// Sends the answer. A connection whose request was not read to its end is not kept.
-async fn respond(mut http: ServerSession, answer: &Answer) -> Option<ReusedHttpStream> {
+async fn respond(
+    mut http: ServerSession,
+    answer: &Answer,
+    shutdown: &ShutdownWatch,
+) -> Option<ReusedHttpStream> {
     let unread = !http.is_body_done();
-    if unread {
+    // The time to end may have come while the answer was made.
+    if unread || *shutdown.borrow() {
         http.set_keepalive(None);
     }
     let no_body = http.req_header().method == Method::HEAD;
