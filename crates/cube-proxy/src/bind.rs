@@ -83,7 +83,7 @@ mod tests {
     fn every_taken_port_is_named() {
         let taken = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [http, admin] = taken.each_ref().map(|taken| taken.local_addr().unwrap());
-        let error = check(&listen(vec![http], Some(admin))).unwrap_err();
+        let error = check(&listen(vec![http], Some(admin)), &[]).unwrap_err();
         let lines = format!(
             "listen.http: {http} is taken by another process\nlisten.admin: {admin} is taken by another process"
         );
