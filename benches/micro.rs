@@ -167,7 +167,9 @@ fn log_line(c: &mut Criterion) {
     let mut written = 0;
     let mut wait = || {
         written += u64::from(LINES);
+        let begun = Instant::now();
         while lines(&registry) < written {
+            assert!(begun.elapsed() < Duration::from_secs(20), "lines of the access log were lost");
             std::thread::sleep(Duration::from_micros(50));
         }
     };
