@@ -157,8 +157,9 @@ fn remove_hop_by_hop(response: &mut ResponseHeader) -> Result<()> {
     if switching {
         response.insert_header(header::CONNECTION, "Upgrade")?;
     }
-    for name in &HOP_BY_HOP {
-        if response.headers.contains_key(name) && !(switching && *name == header::UPGRADE) {
+    // One walk over the fields tells whether there is anything to remove: most often there is not.
+    if response.headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        for name in HOP_BY_HOP.iter().filter(|name| !(switching && **name == header::UPGRADE)) {
             response.remove_header(name);
         }
     }

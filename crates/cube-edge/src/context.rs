@@ -11,6 +11,7 @@ use cube_resolver::{Entry, Route};
 use cube_route::Target;
 use http::{HeaderValue, Method};
 
+use crate::access_log::UpstreamTry;
 use crate::answer::Fault;
 use crate::driver::Origin;
 use crate::edge::Shared;
@@ -36,17 +37,6 @@ pub(crate) struct Sandbox {
     pub(crate) entry: Arc<Entry>,
     pub(crate) route: Route,
     pub(crate) permit: Permit,
-}
-
-/// One attempt at an upstream, for the log.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Attempt {
-    pub(crate) address: SocketAddr,
-    pub(crate) begun: Instant,
-    /// The answer's status; `None`: there was none.
-    pub(crate) status: Option<u16>,
-    /// How long it took to the end of the answer or to its failure; `None`: it is under way.
-    pub(crate) took: Option<Duration>,
 }
 
 /// How a request ended.
@@ -116,14 +106,19 @@ pub(crate) struct Gauges {
 }
 
 /// The attempts at upstreams, and what they leave to further ones (connections.md, Retries).
+#[derive(Default)]
 pub(crate) struct Attempts {
-    pub(crate) list: Vec<Attempt>,
+    /// As the log lists them; how long the last one took is not known while it is under way.
+    pub(crate) list: Vec<UpstreamTry>,
+    /// When the last one and the first of all began.
+    begun: Option<Instant>,
+    first_begun: Option<Instant>,
     /// Routes that were dialled.
     pub(crate) routes: u8,
     /// Times that the head was sent, and when the last time was.
     pub(crate) sent: u8,
     pub(crate) sent_at: Option<Instant>,
-    /// When the first attempt began.
+    /// When the first attempt of this count of routes began.
     pub(crate) first: Option<Instant>,
     /// A refused connection is tried again until then (`upstream.port_open_wait`).
     pub(crate) port_until: Option<Instant>,
@@ -132,9 +127,10 @@ pub(crate) struct Attempts {
 }
 
 /// What the engine's next call for a peer is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Next {
     /// The route that was judged.
+    #[default]
     Route,
     /// The same route again, in a moment: its port may open.
     Port,
@@ -171,14 +167,21 @@ impl Attempts {
     /// Notes an attempt that begins now.
     pub(crate) fn begin(&mut self, address: SocketAddr, now: Instant) {
         self.end(now);
-        self.list.push(Attempt { address, begun: now, status: None, took: None });
+        self.begun = Some(now);
+        self.first_begun.get_or_insert(now);
+        self.list.push(UpstreamTry { address, status: None, took: None });
     }
 
     /// Notes that the last attempt is over.
     pub(crate) fn end(&mut self, now: Instant) {
-        if let Some(last) = self.list.last_mut() {
-            last.took.get_or_insert_with(|| now.saturating_duration_since(last.begun));
+        if let (Some(last), Some(begun)) = (self.list.last_mut(), self.begun) {
+            last.took.get_or_insert_with(|| now.saturating_duration_since(begun));
         }
+    }
+
+    /// When the first of all attempts began.
+    pub(crate) fn first_begun(&self) -> Option<Instant> {
+        self.first_begun
     }
 }
 

@@ -16,6 +16,7 @@ use cube_lifecycle::Lifecycle;
 use cube_metadata::MetadataStore;
 use cube_resolver::Resolver;
 use http::{HeaderValue, Method};
+use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, Result};
@@ -24,7 +25,7 @@ use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
 use crate::access_log::AccessLog;
 use crate::admin::{AdminToken, Desk};
-use crate::context::{Attempts, Body, Context, Destination, Gauges, Next, Seen};
+use crate::context::{Attempts, Body, Context, Destination, Gauges, Seen};
 use crate::control_plane::ControlPlane;
 use crate::drain::Drain;
 use crate::driver::{ORIGIN, Phase};
@@ -86,15 +87,7 @@ impl ProxyHttp for Edge {
             fault: None,
             veiled: false,
             resumed: false,
-            attempts: Attempts {
-                list: Vec::new(),
-                routes: 0,
-                sent: 0,
-                sent_at: None,
-                first: None,
-                port_until: None,
-                next: Next::Route,
-            },
+            attempts: Attempts::default(),
             body: Body::default(),
             stamped: None,
             outcome: None,
@@ -104,6 +97,10 @@ impl ProxyHttp for Edge {
             held: Duration::ZERO,
         }
     }
+
+    /// The engine would bring its compression, switched off: a call in every phase for nothing, since
+    /// bodies are never compressed here.
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     /// rewrite and access: decides whether, and whereto, the request goes on.
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {

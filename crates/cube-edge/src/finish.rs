@@ -3,19 +3,24 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http::{Version, header};
+use http::{HeaderName, Version, header};
 use pingora_proxy::Session;
 
-use crate::access_log::{Entry, UpstreamTry};
+use crate::access_log::Entry;
 use crate::answer::{Asker, Fault, render};
 use crate::back::ended;
 use crate::context::{Context, Outcome};
-use crate::driver::{Conn, Refuse};
+use crate::driver::{Conn, Refuse, ip_value};
 use crate::edge::{Shared, header_text};
 use crate::metrics::{Finished, FormClass, MethodClass, RouteClass};
 use crate::reason::Reason;
 use crate::request_id;
 use crate::retcode::Retcode;
+
+static INSTANCE_ID: HeaderName = HeaderName::from_static("x-cube-instance-id");
+
+/// The end of a request stamps its sandbox only where the last stamp is that old.
+const STAMPED: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// Counts and logs a request that has ended. `session` is missing where its task was dropped.
@@ -26,7 +31,8 @@ impl Shared {
         let now = Instant::now();
         ctx.attempts.end(now);
         let outcome = outcome(ctx, session.is_none());
-        if ctx.stamped.is_some() {
+        // A stamp younger than that would not be written anyway.
+        if ctx.stamped.is_some_and(|stamped| now.saturating_duration_since(stamped) >= STAMPED) {
             self.stamp(ctx);
         }
         let took = now.saturating_duration_since(ctx.started);
@@ -39,8 +45,8 @@ impl Shared {
             reason: outcome.reason,
             form: ctx.form(),
         });
-        if let Some(first) = ctx.attempts.list.first() {
-            let added = first.begun.saturating_duration_since(ctx.started).saturating_sub(ctx.held);
+        if let Some(begun) = ctx.attempts.first_begun() {
+            let added = begun.saturating_duration_since(ctx.started).saturating_sub(ctx.held);
             self.metrics.added_latency.observe(added.as_secs_f64());
         }
         self.log(ctx, session, outcome, took);
@@ -56,25 +62,25 @@ impl Shared {
         let field = |name: &header::HeaderName| {
             request.and_then(|request| request.headers.get(name)).map(|value| value.as_bytes())
         };
-        let real_ip = ctx.seen.real_ip.map(|ip| ip.to_string());
-        let tries: Vec<UpstreamTry> = ctx
-            .attempts
-            .list
-            .iter()
-            .map(|attempt| UpstreamTry {
-                address: attempt.address,
-                status: attempt.status,
-                took: attempt.took,
-            })
-            .collect();
-        let forwarded_for = ctx.seen.forwarded_for.as_ref().map(|value| value.as_bytes());
         let conn = ctx.origin.as_ref().map(|origin| &origin.conn);
+        let other_ip;
+        let real_ip = match (ctx.seen.real_ip, conn) {
+            (Some(ip), Some(conn)) if ip == conn.peer.ip().to_canonical() => {
+                Some(conn.peer_text().as_bytes())
+            }
+            (Some(ip), _) => {
+                other_ip = ip_value(ip);
+                Some(other_ip.as_bytes())
+            }
+            (None, _) => None,
+        };
+        let forwarded_for = ctx.seen.forwarded_for.as_ref().map(|value| value.as_bytes());
         let scheme = conn.map(|conn| conn.speaks.scheme());
         log.submit(&Entry {
             time: SystemTime::now(),
             host: (!ctx.host.is_empty()).then_some(&ctx.host[..]).or_else(|| field(&header::HOST)),
-            x_real_ip: real_ip.as_deref().map(str::as_bytes),
-            x_forwarded_for: forwarded_for.or(real_ip.as_deref().map(str::as_bytes)),
+            x_real_ip: real_ip,
+            x_forwarded_for: forwarded_for.or(real_ip),
             server_addr: conn.map(|conn| conn.local.ip().to_canonical()),
             x_forwarded_proto: match &ctx.seen.forwarded_proto {
                 Some(proto) => Some(proto.as_bytes()),
@@ -88,11 +94,11 @@ impl Shared {
             body_bytes_sent: ctx.body.down,
             took,
             connection_requests: u64::from(ctx.number),
-            upstreams: &tries,
+            upstreams: &ctx.attempts.list,
             user_agent: field(&header::USER_AGENT),
             request_id: Some(header_text(&ctx.request_id).as_bytes()),
             instance_id: request
-                .and_then(|request| request.headers.get("x-cube-instance-id"))
+                .and_then(|request| request.headers.get(&INSTANCE_ID))
                 .map(|value| value.as_bytes()),
             retcode: outcome.retcode,
             sandbox: ctx.target.as_ref().map(|target| (&target.id, target.port)),
@@ -170,13 +176,12 @@ impl Refuse for Shared {
             form: FormClass::Unnamed,
         });
         let id = request_id::new();
-        let real_ip = conn.peer.ip().to_canonical().to_string();
         if let Some(log) = &self.access_log {
             log.submit(&Entry {
                 time: SystemTime::now(),
                 host: None,
-                x_real_ip: Some(real_ip.as_bytes()),
-                x_forwarded_for: Some(real_ip.as_bytes()),
+                x_real_ip: Some(conn.peer_text().as_bytes()),
+                x_forwarded_for: Some(conn.peer_text().as_bytes()),
                 server_addr: Some(conn.local.ip().to_canonical()),
                 x_forwarded_proto: Some(conn.speaks.scheme().as_bytes()),
                 method: None,

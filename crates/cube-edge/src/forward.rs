@@ -1,15 +1,15 @@
 //! What the sandbox sees (routing.md): the head that goes upstream.
 
-use std::fmt::Write as _;
 use std::time::Instant;
 
 use cube_route::sandbox_view;
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
-use pingora_http::{RequestHeader, header_value_from_slice};
+use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 
 use crate::context::{Context, Destination};
+use crate::driver::ip_value;
 use crate::edge::Shared;
 
 /// Fields that end at the proxy, whatever they say.
@@ -21,6 +21,8 @@ static HOP_BY_HOP: [HeaderName; 6] = [
     HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("http2-settings"),
 ];
+
+static X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
 impl Shared {
     /// Turns the client's head into the sandbox's.
@@ -47,28 +49,31 @@ impl Shared {
         remove_reserved(request, trusted, settings.forward_credentials, &ctx.destination);
         join_cookies(request)?;
 
-        let host = header_value_from_slice(&ctx.host);
+        let host = HeaderValue::from_maybe_shared(ctx.host.clone())
+            .or_err(ErrorType::InternalError, "a host as a header")?;
         match (&ctx.masked_host, &ctx.destination) {
             (Some(mask), Destination::Sandbox(_)) => request.insert_header(header::HOST, mask)?,
+            // Most often it is there already, as the client sent it.
+            _ if request.headers.get(header::HOST) == Some(&host) => {}
             _ => request.insert_header(header::HOST, &host)?,
         }
-        request.insert_header("X-Forwarded-Host", &host)?;
+        request.insert_header("X-Forwarded-Host", host)?;
         let proto =
             sandbox_view::forwarded_proto(&client.headers, trusted, origin.conn.speaks.scheme() == "https");
-        request.insert_header("X-Forwarded-Proto", proto)?;
-        ctx.seen.forwarded_proto = Some(HeaderValue::from_static(proto));
-        let real_ip = ip_value(ctx.seen.real_ip.unwrap_or(peer))?;
-        let chain = match &ctx.seen.forwarded_for {
-            Some(chain) => chain.clone(),
-            None => ip_value(peer)?,
+        let proto = HeaderValue::from_static(proto);
+        request.insert_header("X-Forwarded-Proto", &proto)?;
+        ctx.seen.forwarded_proto = Some(proto);
+        let real_ip = match ctx.seen.real_ip {
+            Some(ip) if ip != peer => ip_value(ip),
+            _ => origin.conn.peer_text().clone(),
         };
+        let chain = ctx.seen.forwarded_for.get_or_insert_with(|| origin.conn.peer_text().clone());
+        request.insert_header("X-Forwarded-For", &*chain)?;
         request.insert_header("X-Real-IP", real_ip)?;
-        request.insert_header("X-Forwarded-For", &chain)?;
-        ctx.seen.forwarded_for = Some(chain);
         match ctx.target.as_ref().and_then(|target| target.prefix(ctx.origin_form(client.raw_path()))) {
             Some(prefix) => request.insert_header("X-Forwarded-Prefix", prefix)?,
             // It belongs to the path form alone, whoever sends it.
-            None => drop(request.remove_header("x-forwarded-prefix")),
+            None => drop(request.remove_header(&X_FORWARDED_PREFIX)),
         }
         request.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
         if ctx.upgrade {
@@ -106,8 +111,9 @@ fn remove_hop_by_hop(request: &mut RequestHeader, ctx: &Context) {
             request.remove_header(name);
         }
     }
-    for name in &HOP_BY_HOP {
-        if request.headers.contains_key(name) {
+    // One walk over the fields tells whether there is anything to remove: most often there is not.
+    if request.headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        for name in &HOP_BY_HOP {
             request.remove_header(name);
         }
     }
@@ -164,11 +170,4 @@ fn join_cookies(request: &mut RequestHeader) -> Result<()> {
     let joined = HeaderValue::from_bytes(&pieces.join(&b"; "[..]))
         .or_err(ErrorType::InvalidHTTPHeader, "joining cookies")?;
     request.insert_header(header::COOKIE, joined)
-}
-
-fn ip_value(ip: std::net::IpAddr) -> Result<HeaderValue> {
-    let mut text = String::with_capacity(40);
-    // Writing to a String does not fail.
-    let _ = write!(text, "{ip}");
-    HeaderValue::from_str(&text).or_err(ErrorType::InternalError, "an address as a header")
 }

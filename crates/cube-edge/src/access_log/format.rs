@@ -1,16 +1,15 @@
 //! How a line looks. A value cannot leave its field: whatever a client sends, there is one line a
 //! request with its fields in their places.
 
-use std::fmt::Display;
-use std::io::Write;
-use std::net::IpAddr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::{Local, TimeZone};
+use cube_route::Port;
 
+use super::Format;
+use super::put::{List, Put, three_digits};
 use super::record::{Record, Texts};
 use super::redact::Redactor;
-use super::{Format, UpstreamTry};
 
 /// Turns records into lines.
 #[derive(Debug)]
@@ -54,9 +53,9 @@ trait Line {
     /// A value from outside; empty: absent.
     fn text(&mut self, name: &str, value: &[u8]);
     /// A value of our own that needs no escaping; `None`: absent.
-    fn plain(&mut self, name: &str, value: Option<impl Display>);
+    fn plain(&mut self, name: &str, value: Option<impl Put>);
     /// A number; `None`: absent.
-    fn number(&mut self, name: &str, value: Option<impl Display>);
+    fn number(&mut self, name: &str, value: Option<impl Put>);
 
     fn fields(&mut self, record: &Record, texts: &Texts<'_>, args: &[u8], time: &str) {
         let tries = || record.upstreams.iter().flatten();
@@ -64,7 +63,7 @@ trait Line {
         self.text("host", texts.host);
         self.text("x_real_ip", texts.x_real_ip);
         self.text("x_forwarded_for", texts.x_forwarded_for);
-        self.plain("server_addr", record.server_addr.map(|address| address.to_canonical()));
+        self.plain("server_addr", record.server_addr);
         self.text("x_forwarded_proto", texts.x_forwarded_proto);
         self.text("method", texts.method);
         self.text("request_uri", texts.request_uri);
@@ -73,36 +72,25 @@ trait Line {
         self.text("uri", texts.uri);
         self.number("status", record.status);
         self.number("body_bytes_sent", Some(record.body_bytes_sent));
-        self.number("request_time", Some(seconds(record.took)));
+        self.number("request_time", Some(record.took));
         self.number("connection_requests", Some(record.connection_requests));
         self.plain("upstream_addr", list(tries().map(|attempt| Some(attempt.address))));
         self.plain("upstream_status", list(tries().map(|attempt| attempt.status)));
-        self.plain("upstream_response_time", list(tries().map(|attempt| attempt.took.map(seconds))));
+        self.plain("upstream_response_time", list(tries().map(|attempt| attempt.took)));
         self.text("user_agent", texts.user_agent);
         self.text("x_cube_request_id", texts.request_id);
         self.text("x_cube_instance_id", texts.instance_id);
-        self.plain("backend_ip", tries().last().map(backend_ip));
-        self.number("retcode", Some(record.retcode));
+        self.plain("backend_ip", tries().last().map(|attempt| attempt.address.ip()));
+        self.number("retcode", Some(record.retcode.code()));
         self.text("sandbox_id", texts.sandbox_id);
-        self.number("container_port", record.port);
+        self.number("container_port", record.port.map(Port::get));
         self.plain("reason", Some(record.reason.as_str()));
     }
 }
 
-fn backend_ip(attempt: &UpstreamTry) -> IpAddr {
-    attempt.address.ip().to_canonical()
-}
-
-fn seconds(took: Duration) -> String {
-    format!("{}.{:03}", took.as_secs(), took.subsec_millis())
-}
-
-/// `a, b`; none where no attempt has a value.
-fn list<T: Display>(values: impl Iterator<Item = Option<T>> + Clone) -> Option<String> {
-    values.clone().any(|value| value.is_some()).then(|| {
-        let each = values.map(|value| value.map_or_else(|| "-".into(), |value| value.to_string()));
-        each.collect::<Vec<_>>().join(", ")
-    })
+/// The values of several attempts; none where no attempt has one.
+fn list<T: Put>(values: impl Iterator<Item = Option<T>> + Clone) -> Option<impl Put> {
+    values.clone().any(|value| value.is_some()).then_some(List(values))
 }
 
 /// The old gateway's format.
@@ -129,15 +117,15 @@ impl Line for Cube<'_> {
         }
     }
 
-    fn plain(&mut self, _: &str, value: Option<impl Display>) {
+    fn plain(&mut self, _: &str, value: Option<impl Put>) {
         self.next();
         match value {
-            Some(value) => put(self.out, value),
+            Some(value) => value.put(self.out),
             None => self.out.push(b'-'),
         }
     }
 
-    fn number(&mut self, name: &str, value: Option<impl Display>) {
+    fn number(&mut self, name: &str, value: Option<impl Put>) {
         self.plain(name, value);
     }
 }
@@ -146,14 +134,16 @@ impl Line for Cube<'_> {
 fn escape(value: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let digit = |nibble: u8| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0');
-    for byte in value {
-        match byte {
-            0..0x20 | 0x7F.. | b'|' | b'\\' | b'"' => {
-                out.extend_from_slice(&[b'\\', b'x', digit(byte >> 4), digit(byte & 15)]);
-            }
-            _ => out.push(*byte),
-        }
+    let special = |byte: &u8| matches!(byte, 0..0x20 | 0x7F.. | b'|' | b'\\' | b'"');
+    let mut rest = value;
+    while let Some(at) = rest.iter().position(special) {
+        let (clean, after) = rest.split_at_checked(at).unwrap_or_default();
+        out.extend_from_slice(clean);
+        let Some((byte, after)) = after.split_first() else { return };
+        out.extend_from_slice(&[b'\\', b'x', digit(byte >> 4), digit(byte & 15)]);
+        rest = after;
     }
+    out.extend_from_slice(rest);
 }
 
 /// One JSON object a line.
@@ -167,7 +157,9 @@ impl Json<'_> {
         if !std::mem::take(&mut self.first) {
             self.out.push(b',');
         }
-        put(self.out, format_args!("\"{name}\":"));
+        self.out.push(b'"');
+        name.put(self.out);
+        self.out.extend_from_slice(b"\":");
     }
 
     fn string(&mut self, value: &str) {
@@ -185,26 +177,25 @@ impl Line for Json<'_> {
         self.string(&String::from_utf8_lossy(value));
     }
 
-    fn plain(&mut self, name: &str, value: Option<impl Display>) {
+    fn plain(&mut self, name: &str, value: Option<impl Put>) {
         self.key(name);
         match value {
-            Some(value) => self.string(&value.to_string()),
+            Some(value) => {
+                self.out.push(b'"');
+                value.put(self.out);
+                self.out.push(b'"');
+            }
             None => self.out.extend_from_slice(b"null"),
         }
     }
 
-    fn number(&mut self, name: &str, value: Option<impl Display>) {
+    fn number(&mut self, name: &str, value: Option<impl Put>) {
         self.key(name);
         match value {
-            Some(value) => put(self.out, value),
+            Some(value) => value.put(self.out),
             None => self.out.extend_from_slice(b"null"),
         }
     }
-}
-
-fn put(out: &mut Vec<u8>, value: impl Display) {
-    // Writing to memory does not fail.
-    let _ = write!(out, "{value}");
 }
 
 /// Local time as text; the part down to the second is kept, since most lines share it.
@@ -228,7 +219,8 @@ impl Clock {
         }
         const WHOLE: usize = "YYYY-MM-DDTHH:MM:SS".len();
         self.text.truncate(WHOLE);
-        self.text.push_str(&format!(".{:03}", since.subsec_millis()));
+        self.text.push('.');
+        self.text.extend(three_digits(since.subsec_millis()).map(char::from));
         &self.text
     }
 }

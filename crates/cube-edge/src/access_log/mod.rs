@@ -5,6 +5,7 @@
 //! fit or cannot be written is counted and lost: no request ever waits for a disk.
 
 mod format;
+mod put;
 mod queue;
 mod record;
 mod redact;

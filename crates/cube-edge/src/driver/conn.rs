@@ -1,13 +1,14 @@
 //! What is known of one client connection while it lives.
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use http::HeaderValue;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
@@ -87,6 +88,8 @@ pub(crate) struct Conn {
     pub(crate) speaks: Speaks,
     /// The socket: to look whether the client has left, and to end the connection from outside.
     pub(crate) tcp: Arc<TcpStream>,
+    /// The client's address as text, made when it is first needed: every request says it.
+    peer_text: OnceLock<HeaderValue>,
     refuse: Arc<dyn Refuse>,
     phase: AtomicU8,
     requests: AtomicU32,
@@ -114,6 +117,7 @@ impl Conn {
             local,
             speaks,
             tcp,
+            peer_text: OnceLock::new(),
             refuse,
             phase: AtomicU8::new(Phase::Fresh as u8),
             requests: AtomicU32::new(0),
@@ -126,6 +130,11 @@ impl Conn {
             left: AtomicU8::new(0),
             kill: Kill::default(),
         }
+    }
+
+    /// The client's address, unmapped, as a header says it.
+    pub(crate) fn peer_text(&self) -> &HeaderValue {
+        self.peer_text.get_or_init(|| ip_value(self.peer.ip().to_canonical()))
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -241,6 +250,12 @@ impl Conn {
         // An error says that the connection is gone already.
         let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Both);
     }
+}
+
+/// An address as a header says it.
+pub(crate) fn ip_value(ip: IpAddr) -> HeaderValue {
+    // The text of an address is always a good value.
+    HeaderValue::from_str(&ip.to_string()).unwrap_or_else(|_| HeaderValue::from_static("-"))
 }
 
 impl fmt::Debug for Conn {

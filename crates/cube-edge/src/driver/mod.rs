@@ -30,7 +30,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub use certificate::{Certificate, CertificateError, CertificateFiles, Standing};
 pub use conn::Speaks;
-pub(crate) use conn::{Conn, Phase, Refuse};
+pub(crate) use conn::{Conn, Phase, Refuse, ip_value};
 use head::HeadLimits;
 pub(crate) use head::is_line_of;
 pub use listener::{BindError, Listener, listen_plain};

@@ -21,7 +21,7 @@ use pingora_core::protocols::{
     UniqueID, UniqueIDType,
 };
 use std::os::fd::AsRawFd;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 use tokio_rustls::server::TlsStream;
@@ -44,12 +44,29 @@ impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read_buf(buf) {
+            match read_some(&self.0, buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                other => return Poll::Ready(other.map(|_| ())),
+                other => return Poll::Ready(other),
             }
         }
     }
+}
+
+/// One read. Where it leaves room there was no more to read, and the socket is taken for drained at
+/// once: without that the next read would be a system call that only finds nothing. The event to
+/// be taken back is the one from before the read, so none that comes meanwhile is lost.
+fn read_some(tcp: &TcpStream, buf: &mut ReadBuf<'_>) -> io::Result<()> {
+    let mut outcome = Err(io::ErrorKind::WouldBlock.into());
+    let drained = tcp.try_io(Interest::READABLE, || {
+        let room = buf.remaining();
+        let read = tcp.try_read_buf(buf);
+        let drained = matches!(read, Ok(count) if count > 0 && count < room);
+        outcome = read.map(|_| ());
+        if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    // What it says is said by the outcome already.
+    let _: io::Result<()> = drained;
+    outcome
 }
 
 impl AsyncWrite for Socket {
