@@ -4,6 +4,7 @@
 mod calls;
 mod effects;
 mod quiet;
+mod upgrade;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
