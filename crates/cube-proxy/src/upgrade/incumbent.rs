@@ -141,7 +141,12 @@ impl Incumbent {
                     let _ = kill_process(successor, Signal::TERM);
                 }
             }
-            _ => self.gateway.desk().stop(false),
+            _ => {
+                // No successor will ask for them; and a socket that is kept here listens on, with
+                // nobody to accept, when the drain closes its own.
+                self.handles.lock().clear();
+                self.gateway.desk().stop(false);
+            }
         }
         phase
     }
