@@ -4,8 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cube_testkit::bytes::Bytes;
 use cube_testkit::serde_json::json;
-use cube_testkit::{By, Client, Exchange, Origin, Outcome, Sandbox};
+use cube_testkit::tonic::Request;
+use cube_testkit::tonic::metadata::MetadataMap;
+use cube_testkit::{By, Client, Exchange, GrpcClient, GrpcServer, Origin, Outcome, Sandbox, within};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::support::{Tls, with_tls};
@@ -91,20 +95,52 @@ async fn h2_requests(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> 
 /// Requests on an HTTP/2 connection that always has an open stream, which nothing may end.
 async fn h2_beside_a_stream(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> usize {
     let client = tls.h2().await;
-    let mut upload = client.open("POST", &sandbox.host(), "/stream", &[]).await;
-    let mut sent = 0;
+    let (mut upload, mut mirrored) = client.open("POST", &sandbox.host(), "/stream", &[]).await.split().await;
+    let mut count = 0;
     while !over.load(Ordering::SeqCst) {
-        upload.data("tick", false).await.expect("an open stream");
-        sent += 1;
+        upload.data(format!("{count}"), false).await.expect("an open stream");
+        let piece = mirrored.piece().await.expect("an open stream").expect("a piece");
+        assert_eq!(piece, format!("{count}"));
+        count += 1;
         let answer = client.get(&sandbox.host(), "/", &[]).await;
         assert!(answer.status == 200 && answer.clean, "{answer:?}");
         tokio::time::sleep(TICK).await;
     }
     upload.data("", true).await.expect("an open stream");
-    let answer = upload.answer().await;
-    assert!(answer.status == 200 && answer.clean, "{answer:?}");
-    assert_eq!(answer.text(), "tick".repeat(sent));
-    sent
+    assert_eq!(mirrored.piece().await.expect("a clean end"), None);
+    count
+}
+
+/// A gRPC call that streams both ways over TLS, with short ones beside it.
+async fn grpc_over_tls(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> usize {
+    let client = tls.grpc(&sandbox.host()).await;
+    grpc(client, true, &over).await
+}
+
+/// One over the h2c listener, which announces its end at once.
+async fn grpc_over_h2c(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> usize {
+    let client = tls.h2c(&sandbox.host()).await;
+    grpc(client, false, &over).await
+}
+
+async fn grpc(client: GrpcClient, short_ones: bool, over: &AtomicBool) -> usize {
+    let (say, said) = mpsc::channel(1);
+    let mut heard = client.chat(MetadataMap::new(), said).await.expect("a stream").into_inner();
+    let mut count = 0;
+    while !over.load(Ordering::SeqCst) {
+        say.send(format!("{count}").into()).await.expect("an open stream");
+        let echo = within("an echo", heard.message()).await.expect("an open stream").expect("a message");
+        assert_eq!(echo, format!("{count}"));
+        count += 1;
+        if short_ones {
+            let answer = client.unary("Unary", Request::new(Bytes::from_static(b"hello"))).await;
+            assert_eq!(answer.expect("an answer").into_inner(), "hello");
+        }
+        tokio::time::sleep(TICK).await;
+    }
+    drop(say);
+    assert_eq!(within("the end", heard.message()).await.expect("a clean end"), None);
+    count
 }
 
 /// One chunked answer, from before the first upgrade to the end.
@@ -171,6 +207,10 @@ async fn three_upgrades(apart: Duration) -> Vec<String> {
     load.run("HTTP/2 requests beside a stream", h2_beside_a_stream);
     load.run("pieces of a chunked stream", chunked_stream);
     load.run("WebSocket messages", websocket);
+    let server = GrpcServer::start().await;
+    load.sandbox = tls.env.sandbox_at(server.address()).await;
+    load.run("gRPC messages over TLS", grpc_over_tls);
+    load.run("gRPC messages over h2c", grpc_over_h2c);
     let mut seen = Vec::new();
     for round in 0..4 {
         if round > 0 {
