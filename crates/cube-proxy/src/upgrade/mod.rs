@@ -3,11 +3,11 @@
 //!
 //! Three roles, all over one socket in the run directory:
 //!
-//! - The *incumbent* ([`incumbent`]) serves. It listens on the socket, gives its listening sockets
+//! - The *incumbent* (`incumbent`) serves. It listens on the socket, gives its listening sockets
 //!   to a successor, and serves on whatever becomes of that one until it says that it is ready.
-//! - The *successor* ([`successor`]) is what `run --upgrade` becomes: it takes the sockets, gets
+//! - The *successor* (`successor`) is what `run --upgrade` becomes: it takes the sockets, gets
 //!   ready, takes what the incumbent knows, serves.
-//! - The *drainer* ([`drainer`]) was an incumbent and still has streams. It stays linked to whoever
+//! - The *drainer* (`drainer`) was an incumbent and still has streams. It stays linked to whoever
 //!   is the main process: what it sees of activity goes there, what the admin API is told comes
 //!   from there.
 
