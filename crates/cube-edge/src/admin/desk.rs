@@ -93,6 +93,10 @@ struct Others {
     believed_until: Option<Instant>,
     recent: VecDeque<Recent>,
     recent_bytes: usize,
+    /// When access logs were to be opened anew, which one that comes late has not heard either.
+    reopened: Option<Instant>,
+    /// The service is being stopped (`false`) or is over (`true`).
+    stopping: Option<bool>,
 }
 
 struct Recent {
@@ -177,6 +181,12 @@ impl Desk {
             // There is room for all of it in a new channel: no more is kept.
             let _ = sender.try_send(Word::Push(recent.push.clone(), recent.awaited.pop()));
         }
+        if others.reopened.is_some_and(|at| at.elapsed() <= KEEP) {
+            let _ = sender.try_send(Word::Reopen);
+        }
+        if let Some(now) = others.stopping {
+            let _ = sender.try_send(stop_word(now));
+        }
         others.listening.push(sender);
         words
     }
@@ -207,20 +217,27 @@ impl Desk {
 
     /// Tells the draining processes to open their access logs anew.
     pub fn reopen(&self) {
-        self.others.lock().listening.retain(|listener| listener.try_send(Word::Reopen).is_ok());
+        let mut others = self.others.lock();
+        others.reopened = Some(Instant::now());
+        others.listening.retain(|listener| listener.try_send(Word::Reopen).is_ok());
     }
 
     /// Tells the draining processes that the service is being stopped, or, with `now`, that it is
     /// over.
     pub fn stop(&self, now: bool) {
-        let word = || if now { Word::StopNow } else { Word::Stop };
-        self.others.lock().listening.retain(|listener| listener.try_send(word()).is_ok());
+        let mut others = self.others.lock();
+        others.stopping = Some(now);
+        others.listening.retain(|listener| listener.try_send(stop_word(now)).is_ok());
     }
 
     /// The draining processes hear what was said so far and nothing more.
     pub fn dismiss(&self) {
         self.others.lock().listening.clear();
     }
+}
+
+fn stop_word(now: bool) -> Word {
+    if now { Word::StopNow } else { Word::Stop }
 }
 
 impl Push {
@@ -349,6 +366,22 @@ mod tests {
         assert!(futures_util::poll!(&mut told).is_pending());
         drop(words);
         told.await;
+    }
+
+    #[tokio::test]
+    async fn late_comers_hear_of_a_stop_and_of_a_log_that_was_moved() {
+        let desk = Desk::default();
+        let mut early = desk.listen();
+        desk.reopen();
+        desk.stop(false);
+        let mut late = desk.listen();
+        for words in [&mut early, &mut late] {
+            assert!(matches!(words.recv().await, Some(Word::Reopen)));
+            assert!(matches!(words.recv().await, Some(Word::Stop)));
+        }
+        desk.stop(true);
+        assert!(matches!(desk.listen().recv().await, Some(Word::Reopen)));
+        assert!(matches!(late.recv().await, Some(Word::StopNow)));
     }
 
     #[test]

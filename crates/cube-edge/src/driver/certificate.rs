@@ -47,7 +47,17 @@ pub(super) struct Content {
 
 impl Content {
     pub(super) fn read(files: &CertificateFiles) -> Self {
-        let read = |path: &Path| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+        let read = |path: &Path| {
+            // Opening a FIFO waits for whoever writes to it, and nothing would be looked at again.
+            let found = std::fs::metadata(path).and_then(|found| {
+                if found.is_file() {
+                    std::fs::read(path)
+                } else {
+                    Err(std::io::Error::other("no regular file"))
+                }
+            });
+            found.map_err(|error| format!("{}: {error}", path.display()))
+        };
         Self {
             cert: read(&files.cert).map_err(CertificateError::Cert),
             key: read(&files.key).map_err(CertificateError::Key),

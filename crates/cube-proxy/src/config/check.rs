@@ -113,7 +113,7 @@ impl Check<'_> {
                 && url.authority().is_some_and(|authority| !authority.as_str().contains('@'))
                 && url.query().is_none()
                 && !text.contains('#')
-                && url.port().is_none_or(|port| port.as_u16() > 0)
+                && good_port(url)
         });
         if good.is_none() {
             // Not repeated in the message: somebody may have put a password into it.
@@ -164,4 +164,11 @@ impl Check<'_> {
             self.fault(key, format!("{}: {error}", path.display()));
         }
     }
+}
+
+/// Whether the authority is the host alone, or has a port after it that there can be: the parser
+/// takes one beyond 65535 for none.
+fn good_port(url: &http::Uri) -> bool {
+    let bare = url.authority().is_some_and(|all| all.as_str().len() == all.host().len());
+    bare || url.port_u16().is_some_and(|port| port > 0)
 }

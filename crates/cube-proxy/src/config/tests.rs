@@ -142,6 +142,7 @@ fn what_does_not_hold_is_refused() {
         ),
         ("routing: {control_plane: {ca_file: missing}}", "routing.control_plane.ca_file"),
         ("routing: {control_plane: {url: \"http://a/x\", hosts: [a]}}", "routing.control_plane.url"),
+        ("routing: {control_plane: {url: \"http://a:99999\", hosts: [a]}}", "routing.control_plane.url"),
         (
             "routing: {control_plane: {url: \"http://a\", hosts: [\"a:80\"]}}",
             "routing.control_plane.hosts[0]",

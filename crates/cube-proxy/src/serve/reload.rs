@@ -120,6 +120,14 @@ impl Reload {
             tracing::info!("SIGHUP: there is no configuration file to read again");
             return Ok(());
         };
+        // A FIFO would be waited for, and nothing be read again after it; a file that is empty just
+        // now is being written.
+        if let Ok(found) = std::fs::metadata(file)
+            && (!found.is_file() || found.len() == 0)
+        {
+            let source = std::io::Error::other("no regular file, or empty");
+            return Err(StartError::File { path: file.clone(), source });
+        }
         let running = self.running();
         let mut loaded = config::load(file, &Environment::process())?;
         let mut wanted = loaded.config.clone();

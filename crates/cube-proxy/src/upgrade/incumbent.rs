@@ -20,7 +20,8 @@ use super::{Message, PROMPT, PROTOCOL, ROWS, UpgradeError, UpgradeSocket, link};
 use crate::error::EXIT_FAILURE;
 
 /// How long a successor that is ready may take to learn what this process knows.
-const LEARN: Duration = Duration::from_secs(30);
+/// The admin API waits meanwhile.
+const LEARN: Duration = Duration::from_secs(10);
 /// How long a child that failed may take to end, so that its exit code is known.
 const CHILD_ENDS: Duration = Duration::from_secs(2);
 /// How long a first word is waited for.
@@ -191,6 +192,8 @@ impl Incumbent {
     }
 
     async fn asked(&self, mut channel: Channel, pid: i32, protocol: u32, version: &str) {
+        // It goes into the log: a line of it stays a line.
+        let version = &version.escape_debug().to_string();
         let refuse = async |channel: &Channel, text: String| {
             tracing::warn!(pid, version, "an upgrade is refused: {text}");
             let _ = channel.send(&Message::Refused { text }).await;
@@ -314,9 +317,16 @@ impl Incumbent {
         channel.send(&Message::Begin).await.map_err(lost)?;
         match channel.receive_within(PROMPT).await {
             Ok(Some(Message::Serving)) => {}
-            // It lives and was told to begin: it will.
+            // Nobody knows whether it accepts by now, and there must not be two main processes; nor
+            // none, which is what believing it would come to if it hangs. So it is ended.
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                tracing::warn!(pid, "the new process is slow to serve");
+                if let Some(successor) = Pid::from_raw(pid) {
+                    // An error says that it is gone already.
+                    let _ = kill_process(successor, Signal::KILL);
+                }
+                return Err(UpgradeError::new(
+                    "the new process did not say that it serves when it was told to begin, and was ended",
+                ));
             }
             other => return Err(unexpected(other)),
         }

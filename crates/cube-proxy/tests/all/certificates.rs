@@ -148,6 +148,10 @@ async fn a_pair_that_does_not_hold_leaves_the_old_one_there_and_is_spoken_of_onc
     std::fs::remove_file(&cert).unwrap();
     served.env.proxy.output_line(&[complaint, "No such file"]).await;
     assert!(served.served("a.cube.test").await == old);
+    // It would be waited for, and nothing be looked at after it.
+    assert!(std::process::Command::new("mkfifo").arg(&cert).status().unwrap().success());
+    served.env.proxy.output_line(&[complaint, "no regular file"]).await;
+    std::fs::remove_file(&cert).unwrap();
     // It is mended, and taken.
     let new = served.replace(&["a.cube.test"]);
     eventually("the mended pair", || async { (served.served("a.cube.test").await == new).then_some(()) })

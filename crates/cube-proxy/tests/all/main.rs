@@ -63,6 +63,7 @@ mod token;
 mod tools;
 mod unit;
 mod upgrade;
+mod upgrade_hang;
 mod upgrade_load;
 mod upstream;
 mod websocket;

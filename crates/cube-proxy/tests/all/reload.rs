@@ -256,6 +256,8 @@ async fn a_file_that_does_not_hold_changes_nothing_and_the_log_says_where() {
         ("limits: {header_timeout: soon}\n", "cube-proxy.yaml:1:10: limits.header_timeout: "),
         ("limits: [\n", "cube-proxy.yaml:2:1: "),
         ("admin: {token_file: /nowhere/token}\n", "admin.token_file: /nowhere/token: No such file"),
+        // One that is being written.
+        ("", "no regular file, or empty"),
     ] {
         env.proxy.write_config_text(text);
         assert!(!env.proxy.reload().await, "{text}");
@@ -265,10 +267,14 @@ async fn a_file_that_does_not_hold_changes_nothing_and_the_log_says_where() {
     std::fs::remove_file(&file).unwrap();
     assert!(!env.proxy.reload().await);
     env.proxy.output_line(&["the old one stays in force", "cannot be read"]).await;
+    let fifo = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+    assert!(fifo.success());
+    assert!(!env.proxy.reload().await);
     env.get(&sandbox, "/").await.passed(200);
+    std::fs::remove_file(&file).unwrap();
     let metrics = env.proxy.metrics().await;
     let of = |outcome| metrics.sum("cube_proxy_config_reloads_total", &[("outcome", outcome)]);
-    assert_eq!((of("refused"), of("applied")), (5.0, 0.0));
+    assert_eq!((of("refused"), of("applied")), (7.0, 0.0));
     env.proxy.reconfigure(&json!({})).await;
     assert!(changed(&env).contains("nothing has changed"), "{}", changed(&env));
 }
