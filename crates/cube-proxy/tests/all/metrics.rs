@@ -221,6 +221,11 @@ async fn ten_thousand_requests_over_every_outcome_equal_the_sums() {
     }))
     .await;
     let outcomes = outcomes(&env).await;
+    // A request is counted when it is over, which its client may see a moment earlier.
+    eventually("no request to be under way", || async {
+        (env.proxy.metrics().await.sum("cube_proxy_inflight_requests", &[]) == 0.0).then_some(())
+    })
+    .await;
     let before = eventually("a log line for each request so far", || async {
         let metrics = env.proxy.metrics().await;
         let of = |name| metrics.sum(name, &[]);
