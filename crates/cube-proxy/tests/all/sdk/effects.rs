@@ -173,6 +173,14 @@ impl Limited {
     }
 }
 
+/// The SDK's steps; once more where its HTTP client was still writing when it was refused and met a
+/// closed connection before the answer, which HTTP/1.1 cannot rule out and which is rare.
+async fn effects(place: &Place, flavour: Flavour, arguments: &[String]) -> Results {
+    let results = place.run(flavour, "effects", arguments).await;
+    let raced = |result: &Value| result.to_string().contains("Broken pipe");
+    if results.0.values().any(raced) { place.run(flavour, "effects", arguments).await } else { results }
+}
+
 async fn the_table(flavour: Flavour) {
     let rows = if flavour == Flavour::JavaScript { JAVASCRIPT } else { PYTHON };
     let place = Place::new(Way::Headers, &short_times()).await;
@@ -194,13 +202,13 @@ async fn the_table(flavour: Flavour) {
         argument("silent", &silent, STEPS),
         argument("running", &running, "read,exists,kill,vanish"),
     ];
-    let mut results = place.run(flavour, "effects", &arguments).await;
+    let mut results = effects(&place, flavour, &arguments).await;
 
     let limited = Limited::new(&json!({})).await;
     let private = limited.place.env.sandbox(envd.origin()).token("example-token");
     let private = limited.place.add(private).await;
     let arguments = [argument("busy", &limited.busy, STEPS), argument("private", &private, STEPS)];
-    results.0.extend(limited.place.run(flavour, "effects", &arguments).await.0);
+    results.0.extend(effects(&limited.place, flavour, &arguments).await.0);
 
     let mut wrong = Vec::new();
     for row in rows {
