@@ -175,7 +175,7 @@ impl Limited {
 
 /// The SDK's steps; once more where its HTTP client was still writing when it was refused and met a
 /// closed connection before it read the answer. That is a fault of the proxy: it does not linger for
-/// a chunked body that it refuses (docs/architecture.md, "What is not there").
+/// a body that it refuses (docs/architecture.md, "What is not there").
 async fn effects(place: &Place, flavour: Flavour, arguments: &[String]) -> Results {
     let results = place.run(flavour, "effects", arguments).await;
     let raced = |result: &Value| result.to_string().contains("Broken pipe");
