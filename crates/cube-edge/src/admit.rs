@@ -195,13 +195,10 @@ impl Shared {
             if ctx.veiled { (fault.retcode(), fault.reason()) } else { (own.log_retcode, own.reason) };
         ctx.outcome = Some(Outcome { status, retcode, reason });
         ctx.seen.head_sent = Some(own.status.as_u16());
-        if let Some(origin) = &ctx.origin {
-            if !ctx.body.request_done {
-                origin.conn.linger_on_close();
-            }
-            if session.req_header().version < Version::HTTP_2 {
-                origin.conn.join_next_head();
-            }
+        if let Some(origin) = &ctx.origin
+            && session.req_header().version < Version::HTTP_2
+        {
+            origin.conn.join_next_head();
         }
         let head = Box::new(own.head(ctx.request_id.clone())?);
         let h2 = session.req_header().version == Version::HTTP_2;

@@ -1,6 +1,7 @@
 //! What is known of one client connection while it lives.
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,6 +19,10 @@ use crate::metrics::ListenerClass;
 /// How long a request that is ended from outside has for its last words. It has to be over within
 /// a second.
 pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// How long, and how much, a closing connection reads on for a client that is still sending.
+const LINGER_TIME: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 4 * 1024 * 1024;
 
 /// What a data listener speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +100,6 @@ pub(crate) struct Conn {
     requests: AtomicU32,
     join_head: AtomicBool,
     reset: AtomicBool,
-    linger: AtomicBool,
     has_odd_line: AtomicBool,
     odd_line: Mutex<Vec<u8>>,
     abandoned: AtomicBool,
@@ -123,7 +127,6 @@ impl Conn {
             requests: AtomicU32::new(0),
             join_head: AtomicBool::new(false),
             reset: AtomicBool::new(false),
-            linger: AtomicBool::new(false),
             has_odd_line: AtomicBool::new(false),
             odd_line: Mutex::default(),
             abandoned: AtomicBool::new(false),
@@ -178,16 +181,6 @@ impl Conn {
 
     pub(crate) fn resets_on_close(&self) -> bool {
         self.reset.load(Ordering::Relaxed)
-    }
-
-    /// The client is still sending what nobody will read: take some of it before closing, or the
-    /// kernel resets the connection and the answer is lost.
-    pub(crate) fn linger_on_close(&self) {
-        self.linger.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn lingers_on_close(&self) -> bool {
-        self.linger.load(Ordering::Relaxed)
     }
 
     pub(crate) fn refusal(&self, status: u16) -> Bytes {
@@ -245,11 +238,40 @@ impl Conn {
         }
     }
 
+    /// Closes an HTTP/1.1 connection that ends with a request: says the end, then takes for a moment
+    /// what the client still sends. Closed at once, a client that is still writing meets a broken
+    /// connection before it reads the answer, and the kernel's reset may destroy the answer.
+    pub(super) async fn linger(&self) {
+        if self.resets_on_close() || matches!(self.phase(), Phase::Idle | Phase::Fresh) {
+            return;
+        }
+        if rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Write).is_err() {
+            return; // gone already
+        }
+        let closing = async {
+            let mut taken = 0;
+            while taken < LINGER_BYTES && self.tcp.readable().await.is_ok() {
+                match discard(&self.tcp) {
+                    Ok(0) => return,
+                    Ok(count) => taken += count,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => return,
+                }
+            }
+        };
+        let _ = tokio::time::timeout(LINGER_TIME, closing).await;
+    }
+
     /// Ends the connection at once, whatever it is doing.
     pub(crate) fn shut(&self) {
         // An error says that the connection is gone already.
         let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Both);
     }
+}
+
+/// Not async, so that no connection carries the room for it.
+fn discard(tcp: &TcpStream) -> io::Result<usize> {
+    tcp.try_read(&mut [0u8; 16 * 1024])
 }
 
 /// An address as a header says it.

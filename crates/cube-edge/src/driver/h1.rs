@@ -12,6 +12,12 @@ use crate::drain::Stage;
 
 impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     pub(super) async fn serve_h1(&self, stream: ClientStream, conn: Arc<Conn>, limits: &ConnectionLimits) {
+        self.serve_requests(stream, &conn, limits).await;
+        conn.linger().await;
+    }
+
+    /// Returns when no further request is taken; the stream is dropped by then.
+    async fn serve_requests(&self, stream: ClientStream, conn: &Arc<Conn>, limits: &ConnectionLimits) {
         let shutdown = self.shutdown_watch();
         let mut session = ServerSession::new_http1(Box::new(stream));
         // The stream has the deadline of the first head: no read of it has one of its own.

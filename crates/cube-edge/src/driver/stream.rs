@@ -2,8 +2,8 @@
 //!
 //! Between the socket (or the TLS session over it) and the engine it does what the engine leaves
 //! open: the deadline of a request's head, our own answer where the engine would refuse with a
-//! bare one, head and body in one write, and the two ways of closing that keep an answer whole
-//! (lingering) or show that it is not (a reset).
+//! bare one, head and body in one write, and the close that shows that an answer is not whole (a
+//! reset).
 
 use std::fmt;
 use std::future::Future;
@@ -21,7 +21,7 @@ use pingora_core::protocols::{
     UniqueID, UniqueIDType,
 };
 use std::os::fd::AsRawFd;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 use tokio_rustls::server::TlsStream;
@@ -33,9 +33,6 @@ use super::resets::Resets;
 
 /// The most that is copied to join an answer's head and the first piece of its body.
 const JOIN: usize = 16 * 1024;
-/// How long, and how much, a closing connection reads on for a client that is still sending.
-const LINGER_TIME: Duration = Duration::from_secs(2);
-const LINGER_BYTES: usize = 4 * 1024 * 1024;
 
 /// The socket, shared with [`Conn`].
 pub(crate) struct Socket(pub(crate) Arc<TcpStream>);
@@ -330,7 +327,6 @@ impl AsyncWrite for ClientStream {
                 .unwrap_or(400);
             let status = if status == 400 { self.head.why_refused() } else { status };
             let answer = self.conn.refusal(status);
-            self.conn.linger_on_close();
             self.held.extend_from_slice(&answer);
             return Poll::Ready(Ok(data.len()));
         }
@@ -365,28 +361,11 @@ impl AsyncWrite for ClientStream {
     }
 }
 
+// The engine closes by `poll_shutdown` and never calls this one.
 #[async_trait]
 impl Shutdown for ClientStream {
     async fn shutdown(&mut self) {
-        if self.conn.resets_on_close() {
-            return;
-        }
-        // A client that does not read must not keep the connection: everything here is bounded.
-        let closing = async {
-            if AsyncWriteExt::shutdown(self).await.is_err() || !self.conn.lingers_on_close() {
-                return;
-            }
-            self.conn.set_phase(Phase::Open);
-            let mut waste = [0u8; 8192];
-            let mut taken = 0;
-            while let Ok(read) = self.read(&mut waste).await {
-                taken += read;
-                if read == 0 || taken > LINGER_BYTES {
-                    return;
-                }
-            }
-        };
-        let _ = tokio::time::timeout(LINGER_TIME, closing).await;
+        let _ = AsyncWriteExt::shutdown(self).await;
     }
 }
 

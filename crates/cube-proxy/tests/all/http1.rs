@@ -1,9 +1,9 @@
 //! HTTP/1 as RFC 9112 has it: old clients, pipelines, and requests with two lengths.
 
 use cube_testkit::scripts::{self, Framing};
-use cube_testkit::{Answer, Exchange, Gate, Origin};
+use cube_testkit::{Answer, Client, Exchange, Gate, Origin};
 
-use crate::support::cube;
+use crate::support::{cube, tls};
 
 /// Writes bytes on a fresh connection and reads the first answer.
 async fn raw(bytes: impl AsRef<[u8]>) -> Answer {
@@ -241,5 +241,29 @@ async fn requests_that_are_sent_ahead_are_each_read_right_wherever_the_reads_cut
     client.send((0..300).map(one).collect::<String>()).await;
     for n in 0..300 {
         assert_eq!(client.answer("GET").await.passed(200).seen().target, format!("/{n}"));
+    }
+}
+
+/// Asks for a sandbox that is not there, and writes its body on after the whole answer has come and
+/// the proxy has ended its side.
+async fn writes_on_after_a_refusal(mut client: Client, framing: &str) {
+    let host = cube().await.nobody().host();
+    client.send(format!("POST / HTTP/1.1\r\nHost: {host}\r\n{framing}\r\n\r\n")).await;
+    let answer = client.answer("POST").await;
+    assert_eq!((answer.status, answer.retcode()), (404, Some(310_507)), "{framing}");
+    assert!(client.ended().await, "{framing}");
+    for piece in 0..200 {
+        let sent = client.wire().send_chunk("x".repeat(32)).await;
+        assert!(sent.is_ok(), "{framing}, piece {piece}: {sent:?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_refused_client_may_write_its_body_to_the_end() {
+    let tls = tls().await;
+    for framing in ["Transfer-Encoding: chunked", "Content-Length: 10000000"] {
+        writes_on_after_a_refusal(cube().await.client().await, framing).await;
+        writes_on_after_a_refusal(tls.h1().await, framing).await;
     }
 }

@@ -173,15 +173,6 @@ impl Limited {
     }
 }
 
-/// The SDK's steps; once more where its HTTP client was still writing when it was refused and met a
-/// closed connection before it read the answer. That is a fault of the proxy: it does not linger for
-/// a body that it refuses (docs/architecture.md, "What is not there").
-async fn effects(place: &Place, flavour: Flavour, arguments: &[String]) -> Results {
-    let results = place.run(flavour, "effects", arguments).await;
-    let raced = |result: &Value| result.to_string().contains("Broken pipe");
-    if results.0.values().any(raced) { place.run(flavour, "effects", arguments).await } else { results }
-}
-
 async fn the_table(flavour: Flavour) {
     let rows = if flavour == Flavour::JavaScript { JAVASCRIPT } else { PYTHON };
     let place = Place::new(Way::Headers, &short_times()).await;
@@ -203,13 +194,13 @@ async fn the_table(flavour: Flavour) {
         argument("silent", &silent, STEPS),
         argument("running", &running, "read,exists,kill,vanish"),
     ];
-    let mut results = effects(&place, flavour, &arguments).await;
+    let mut results = place.run(flavour, "effects", &arguments).await;
 
     let limited = Limited::new(&json!({})).await;
     let private = limited.place.env.sandbox(envd.origin()).token("example-token");
     let private = limited.place.add(private).await;
     let arguments = [argument("busy", &limited.busy, STEPS), argument("private", &private, STEPS)];
-    results.0.extend(effects(&limited.place, flavour, &arguments).await.0);
+    results.0.extend(limited.place.run(flavour, "effects", &arguments).await.0);
 
     let mut wrong = Vec::new();
     for row in rows {
