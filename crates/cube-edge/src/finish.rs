@@ -24,13 +24,20 @@ const STAMPED: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// Counts and logs a request that has ended. `session` is missing where its task was dropped.
-    pub(crate) fn finish(&self, ctx: &mut Context, session: Option<&mut Session>) {
+    pub(crate) fn finish(&self, ctx: &mut Context, mut session: Option<&mut Session>) {
         if std::mem::replace(&mut ctx.logged, true) {
             return;
         }
         let now = Instant::now();
         ctx.attempts.end(now);
         let outcome = outcome(ctx, session.is_none());
+        if !ctx.body.request_done
+            && outcome.status != 101
+            && let (Some(session), Some(origin)) = (session.as_mut(), &ctx.origin)
+            && !session.is_body_done()
+        {
+            origin.conn.linger_on_close();
+        }
         // A stamp younger than that would not be written anyway.
         if ctx.stamped.is_some_and(|stamped| now.saturating_duration_since(stamped) >= STAMPED) {
             self.stamp(ctx);

@@ -100,6 +100,7 @@ pub(crate) struct Conn {
     requests: AtomicU32,
     join_head: AtomicBool,
     reset: AtomicBool,
+    linger: AtomicBool,
     has_odd_line: AtomicBool,
     odd_line: Mutex<Vec<u8>>,
     abandoned: AtomicBool,
@@ -127,6 +128,7 @@ impl Conn {
             requests: AtomicU32::new(0),
             join_head: AtomicBool::new(false),
             reset: AtomicBool::new(false),
+            linger: AtomicBool::new(false),
             has_odd_line: AtomicBool::new(false),
             odd_line: Mutex::default(),
             abandoned: AtomicBool::new(false),
@@ -181,6 +183,12 @@ impl Conn {
 
     pub(crate) fn resets_on_close(&self) -> bool {
         self.reset.load(Ordering::Relaxed)
+    }
+
+    /// The client is still sending what nobody will read: should the connection end with this
+    /// request, it lingers.
+    pub(crate) fn linger_on_close(&self) {
+        self.linger.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn refusal(&self, status: u16) -> Bytes {
@@ -238,11 +246,12 @@ impl Conn {
         }
     }
 
-    /// Closes an HTTP/1.1 connection that ends with a request: says the end, then takes for a moment
-    /// what the client still sends. Closed at once, a client that is still writing meets a broken
-    /// connection before it reads the answer, and the kernel's reset may destroy the answer.
+    /// Closes an HTTP/1.1 connection that ends while its client is still sending: says the end, then
+    /// takes for a moment what still comes. Closed at once, a client that is still writing meets a
+    /// broken connection before it reads the answer, and the kernel's reset may destroy the answer.
     pub(super) async fn linger(&self) {
-        if self.resets_on_close() || matches!(self.phase(), Phase::Idle | Phase::Fresh) {
+        let lingers = self.linger.load(Ordering::Relaxed) && !self.resets_on_close();
+        if !lingers || matches!(self.phase(), Phase::Idle | Phase::Fresh) {
             return;
         }
         if rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Write).is_err() {

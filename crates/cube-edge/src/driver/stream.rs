@@ -212,6 +212,7 @@ impl ClientStream {
     /// Answers in the engine's place, then fails the read, which makes it drop the connection.
     fn refuse(&mut self, cx: &mut Context<'_>, status: u16) -> io::Error {
         self.held.extend_from_slice(&self.conn.refusal(status));
+        self.conn.linger_on_close();
         // One try: the client has read nothing yet, so the answer fits the socket's buffer.
         if self.poll_held(cx).is_ready() {
             let _ = self.io.poll_flush(cx);
@@ -327,6 +328,7 @@ impl AsyncWrite for ClientStream {
                 .unwrap_or(400);
             let status = if status == 400 { self.head.why_refused() } else { status };
             let answer = self.conn.refusal(status);
+            self.conn.linger_on_close();
             self.held.extend_from_slice(&answer);
             return Poll::Ready(Ok(data.len()));
         }

@@ -50,7 +50,9 @@ const NAMES: &[(&str, &[&str])] = &[
 async fn every_name_of_the_contract_is_there_with_its_labels_and_the_old_gateways_are_unchanged() {
     let waking = waking_with(json!({})).await;
     let origin = Origin::replying(200, &[], "ok").await;
-    waking.get(&waking.sandbox(&origin).await, "/").await.passed(200);
+    let answer = waking.get(&waking.sandbox(&origin).await, "/").await;
+    // Counted by then.
+    waking.proxy.log_line(&answer.passed(200).request_id()).await;
     let metrics = waking.proxy.metrics().await;
     for (name, labels) in NAMES {
         let name = format!("cube_proxy_{name}");
