@@ -104,6 +104,9 @@ pub(crate) struct Conn {
     has_odd_line: AtomicBool,
     odd_line: Mutex<Vec<u8>>,
     abandoned: AtomicBool,
+    /// How often in a row the sweep has seen it idle, and after which request.
+    idle: AtomicU32,
+    idle_after: AtomicU32,
     /// How often in a row the sweep has seen that the client has left.
     left: AtomicU8,
     kill: Kill,
@@ -132,6 +135,8 @@ impl Conn {
             has_odd_line: AtomicBool::new(false),
             odd_line: Mutex::default(),
             abandoned: AtomicBool::new(false),
+            idle: AtomicU32::new(0),
+            idle_after: AtomicU32::new(0),
             left: AtomicU8::new(0),
             kill: Kill::default(),
         }
@@ -228,9 +233,25 @@ impl Conn {
     /// Looks whether the client of a request under way has left, which nobody notices while the
     /// engine does not read (it is stuck in writing, or has bytes of a next request). Left twice
     /// in a row: the engine has had its time to notice, and the request is dropped.
-    pub(crate) fn sweep(&self) {
-        if self.phase() != Phase::Open {
-            return;
+    ///
+    /// A connection that was found waiting for its next request more than `idle` times in a row is
+    /// closed. Counted here, so that no request has a timer for it.
+    pub(crate) fn sweep(&self, idle: u32) {
+        match self.phase() {
+            Phase::Open => {}
+            Phase::Idle => {
+                let requests = self.requests();
+                let times = match self.idle_after.swap(requests, Ordering::Relaxed) == requests {
+                    true => self.idle.load(Ordering::Relaxed).saturating_add(1),
+                    false => 0,
+                };
+                self.idle.store(times, Ordering::Relaxed);
+                if times > idle {
+                    self.shut();
+                }
+                return;
+            }
+            Phase::Head | Phase::Fresh => return,
         }
         let ready = self.tcp.ready(tokio::io::Interest::READABLE).now_or_never();
         let left = match ready {

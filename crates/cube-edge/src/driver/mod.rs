@@ -41,8 +41,8 @@ pub use tls::{Certificates, NewCertificates};
 use crate::drain::{Drain, Stage};
 use crate::metrics::{ConnectionLimit, EdgeMetrics, ProtocolClass, TlsOutcome};
 
-/// How often the clients of requests under way are looked for. Two looks make it sure, and it is
-/// to be within a second.
+/// How often the clients of requests under way are looked for, and the idle ones. Two looks make it
+/// sure that a client has left, and it is to be noticed within a second.
 const SWEEP: Duration = Duration::from_millis(300);
 
 /// The bounds of client connections (config.md, `limits`).
@@ -165,7 +165,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             every.tick().await;
-            self.table.sweep();
+            let idle = self.limits.load().keepalive_idle.as_millis().div_ceil(SWEEP.as_millis());
+            self.table.sweep(u32::try_from(idle).unwrap_or(u32::MAX));
         }
     }
 

@@ -6,7 +6,7 @@
 //! reset).
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use pingora_core::protocols::{
     UniqueID, UniqueIDType,
 };
 use std::os::fd::AsRawFd;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 use tokio_rustls::server::TlsStream;
@@ -107,6 +107,14 @@ impl Transport {
         }
     }
 
+    /// Waits until a read has something to say, be it an end; it may have nothing after all.
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Transport::Plain(io) => io.0.poll_read_ready(cx),
+            Transport::Tls(io) => Pin::new(io.as_mut()).poll_fill_buf(cx).map_ok(|_| ()),
+        }
+    }
+
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Transport::Plain(io) => Pin::new(io).poll_flush(cx),
@@ -189,6 +197,21 @@ impl ClientStream {
         self.begun = false;
         self.head.restart();
         self.conn.set_phase(Phase::Idle);
+    }
+
+    /// When the head of the request that is waited for is due.
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Waits for something to read; false where the connection is broken.
+    pub(super) async fn waited(&mut self) -> bool {
+        poll_fn(|cx| {
+            ready!(self.poll_held(cx))?;
+            self.io.poll_readable(cx)
+        })
+        .await
+        .is_ok()
     }
 
     /// Writes what is held. Ready when nothing is left.

@@ -92,11 +92,12 @@ impl Table {
         }
     }
 
-    /// Ends requests whose clients have left unnoticed.
-    pub(crate) fn sweep(&self) {
+    /// Ends requests whose clients have left unnoticed, and connections found idle more than `idle`
+    /// times in a row.
+    pub(crate) fn sweep(&self, idle: u32) {
         for shard in &self.shards {
             for conn in shard.lock().values() {
-                conn.sweep();
+                conn.sweep(idle);
             }
         }
     }
