@@ -161,6 +161,7 @@ impl Shared {
             return Err(Fault::BodyTooLarge);
         }
 
+        ctx.upgrade_named = request.headers.contains_key(header::UPGRADE);
         ctx.upgrade = keep_real_upgrade(request, &ctx.target, &settings);
         ctx.grpc = request.version == Version::HTTP_2
             && (origin.conn.speaks == Speaks::Grpc || is_grpc(&request.headers));

@@ -57,6 +57,7 @@ impl Shared {
         if matches!(ctx.destination, Destination::Sandbox(_)) {
             way_back(session, response, ctx)?;
         }
+        self.tell_of_cache(response, ctx)?;
         response.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
         response.insert_header("X-Cube-Retcode", Retcode::Passed(status.as_u16()).wire())?;
         if session.req_header().version < Version::HTTP_11 {

@@ -18,6 +18,7 @@ use crate::edge::Shared;
 use crate::live::Place;
 use crate::metrics::{FormClass, GaugeGuard, RouteClass};
 use crate::reason::Reason;
+use crate::response_cache::Cached;
 use crate::retcode::Retcode;
 use crate::settings::Settings;
 use crate::upgrade::BodyEnd;
@@ -77,6 +78,8 @@ pub struct Context {
     /// `MaskRequestHost`, rendered: what the sandbox sees as Host.
     pub(crate) masked_host: Option<HeaderValue>,
     pub(crate) upgrade: bool,
+    /// It had an `Upgrade` field, be it a real one or not.
+    pub(crate) upgrade_named: bool,
     /// For an upgrade request without a body: what its upstream connection waits for.
     pub(crate) body_end: Option<Arc<BodyEnd>>,
     pub(crate) grpc: bool,
@@ -87,6 +90,8 @@ pub struct Context {
     pub(crate) resumed: bool,
     pub(crate) attempts: Attempts,
     pub(crate) body: Body,
+    /// What the response cache has to do with it.
+    pub(crate) cached: Cached,
     /// When the sandbox's activity was stamped last; `None`: nothing was sent yet.
     pub(crate) stamped: Option<Instant>,
     pub(crate) outcome: Option<Outcome>,

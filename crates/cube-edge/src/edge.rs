@@ -3,7 +3,8 @@
 //! The hooks are short; what they do is in a file a phase: [`crate::admit`] (rewrite and access),
 //! [`crate::judge`] (sandbox, token, gate, route), [`crate::peer`] (balancer), [`crate::forward`]
 //! (proxy_set_header), [`crate::back`] (header_filter), [`crate::failure`] (error_page),
-//! [`crate::finish`] (log).
+//! [`crate::finish`] (log). Between access and balancer stands [`crate::response_cache`], where it
+//! is on.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +17,9 @@ use cube_lifecycle::Lifecycle;
 use cube_metadata::MetadataStore;
 use cube_resolver::Resolver;
 use http::{HeaderValue, Method};
+use pingora_cache::key::CacheKey;
+use pingora_cache::storage::HitHandler;
+use pingora_cache::{CacheMeta, ForcedFreshness, RespCacheable};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -33,6 +37,7 @@ use crate::live::LiveRequests;
 use crate::metrics::{EdgeMetrics, RouteClass};
 use crate::rate::Rate;
 use crate::request_id;
+use crate::response_cache::{Cached, ResponseCache};
 use crate::settings::Settings;
 
 /// Everything that requests share.
@@ -44,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) live: Arc<LiveRequests>,
     pub(crate) control_plane: ControlPlane,
+    pub(crate) response_cache: Option<Arc<ResponseCache>>,
     pub(crate) drain: Arc<Drain>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) metrics: Arc<EdgeMetrics>,
@@ -82,6 +88,7 @@ impl ProxyHttp for Edge {
             place: None,
             masked_host: None,
             upgrade: false,
+            upgrade_named: false,
             body_end: None,
             grpc: false,
             fault: None,
@@ -89,6 +96,7 @@ impl ProxyHttp for Edge {
             resumed: false,
             attempts: Attempts::default(),
             body: Body::default(),
+            cached: Cached::Not,
             stamped: None,
             outcome: None,
             logged: false,
@@ -105,6 +113,44 @@ impl ProxyHttp for Edge {
     /// rewrite and access: decides whether, and whereto, the request goes on.
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
         self.0.request(session, ctx).await
+    }
+
+    fn request_cache_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
+        self.0.consult_cache(session, ctx);
+        Ok(())
+    }
+
+    fn cache_key_callback(&self, session: &Session, ctx: &mut Context) -> Result<CacheKey> {
+        self.0.cache_key(session, ctx)
+    }
+
+    fn cache_miss(&self, session: &mut Session, _ctx: &mut Context) {
+        Shared::cache_missed(session);
+    }
+
+    /// What was found is fresh by the clock that cannot be set; the engine goes by the other.
+    async fn cache_hit_filter(
+        &self,
+        _session: &mut Session,
+        _meta: &CacheMeta,
+        _hit_handler: &mut HitHandler,
+        _is_fresh: bool,
+        _ctx: &mut Context,
+    ) -> Result<Option<ForcedFreshness>> {
+        Ok(Some(ForcedFreshness::ForceFresh))
+    }
+
+    fn response_cache_filter(
+        &self,
+        session: &Session,
+        response: &ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<RespCacheable> {
+        Ok(self.0.may_store(session, response, ctx))
+    }
+
+    fn should_serve_stale(&self, _session: &mut Session, _ctx: &mut Context, _error: Option<&Error>) -> bool {
+        false
     }
 
     /// balancer
@@ -204,7 +250,10 @@ impl ProxyHttp for Edge {
     }
 
     /// log
-    async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Context) {
+        if error.is_some() {
+            self.0.hit_broke(session, ctx).await;
+        }
         self.0.finish(ctx, Some(session));
     }
 

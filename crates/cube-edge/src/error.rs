@@ -19,6 +19,9 @@ pub enum EdgeError {
     /// The route cache cannot be made.
     #[error(transparent)]
     Resolver(#[from] cube_resolver::ResolverError),
+    /// The response cache cannot be made.
+    #[error("response cache: {0}")]
+    ResponseCache(String),
     /// The lifecycle cannot be made.
     #[error(transparent)]
     Lifecycle(#[from] cube_lifecycle::LifecycleError),

@@ -70,7 +70,7 @@ impl Shared {
     }
 
     /// Ends an answer that was begun so that nobody takes the end for its own.
-    async fn show_cut(&self, session: &mut Session, ctx: &Context) {
+    pub(crate) async fn show_cut(&self, session: &mut Session, ctx: &Context) {
         if session.req_header().version == Version::HTTP_2 {
             tokio::time::sleep(BEFORE_RESET).await;
             return; // dropping the stream resets it

@@ -26,6 +26,7 @@ use crate::error::EdgeError;
 use crate::live::{Ended, LiveRequests};
 use crate::metrics::EdgeMetrics;
 use crate::rate::Rate;
+use crate::response_cache::{self, ResponseCache};
 use crate::settings::Settings;
 
 /// What a gateway is made of.
@@ -40,6 +41,8 @@ pub struct Parts {
     pub lifecycle: cube_lifecycle::Settings,
     /// `breaker`.
     pub breaker: cube_breaker::Settings,
+    /// `response_cache`; `None`: there is none.
+    pub response_cache: Option<response_cache::Settings>,
     /// `access_log`; `None`: none is written.
     pub access_log: Option<access_log::Settings>,
     /// `upstream.pool_size`.
@@ -66,7 +69,13 @@ impl Gateway {
         let live = LiveRequests::new();
         let hooks = Arc::new(SandboxHooks { resolver: OnceLock::new(), live: live.clone() });
         let lifecycle = Lifecycle::new(parts.lifecycle, hooks.clone(), registry)?;
-        let observer = Arc::new(Observer { lifecycle: lifecycle.clone(), live: live.clone() });
+        let response_cache =
+            parts.response_cache.map(|settings| ResponseCache::new(settings, registry)).transpose()?;
+        let observer = Arc::new(Observer {
+            lifecycle: lifecycle.clone(),
+            live: live.clone(),
+            response_cache: response_cache.clone(),
+        });
         let resolver = Resolver::new(parts.store.clone(), observer, parts.resolver, registry)?;
         // Set once, here; nothing has happened to a sandbox before.
         let _ = hooks.resolver.set(resolver.clone());
@@ -84,6 +93,7 @@ impl Gateway {
             breaker,
             live,
             control_plane,
+            response_cache,
             drain: drain.clone(),
             desk: Arc::default(),
             metrics: metrics.clone(),
@@ -235,10 +245,11 @@ impl Hooks for SandboxHooks {
     }
 }
 
-/// What was read of a sandbox reaches its state.
+/// What was read of a sandbox reaches its state, and that it holds no more its stored answers.
 struct Observer {
     lifecycle: Arc<Lifecycle>,
     live: Arc<LiveRequests>,
+    response_cache: Option<Arc<ResponseCache>>,
 }
 
 impl SnapshotObserver for Observer {
@@ -252,6 +263,12 @@ impl SnapshotObserver for Observer {
 
     fn observed_since(&self, id: &SandboxId, snapshot: &Snapshot, began: u64) {
         self.lifecycle.observed_since(id, snapshot, began);
+    }
+
+    fn outdated(&self, id: &SandboxId) {
+        if let Some(cache) = &self.response_cache {
+            cache.forget(id);
+        }
     }
 
     fn interested(&self, id: &SandboxId) -> bool {

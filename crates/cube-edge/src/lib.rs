@@ -24,6 +24,7 @@ mod rate;
 mod reason;
 mod reconfigure;
 mod request_id;
+mod response_cache;
 mod retcode;
 mod settings;
 mod trust;
@@ -48,6 +49,7 @@ pub use metrics::{
 };
 pub use reason::Reason;
 pub use reconfigure::Reconfiguration;
+pub use response_cache::Settings as ResponseCacheSettings;
 pub use retcode::Retcode;
 pub use settings::{ControlPlaneSettings, RequestLimits, Settings, UpstreamSettings};
 pub use trust::Trust;

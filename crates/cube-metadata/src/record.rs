@@ -111,6 +111,13 @@ impl TrafficToken {
     }
 }
 
+/// Takes the same time wherever they differ.
+impl PartialEq for TrafficToken {
+    fn eq(&self, other: &Self) -> bool {
+        self.matches(&other.0)
+    }
+}
+
 impl fmt::Debug for TrafficToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TrafficToken(..)")
@@ -118,7 +125,7 @@ impl fmt::Debug for TrafficToken {
 }
 
 /// Who may reach a sandbox, decided from `AllowPublicTraffic` and `TrafficAccessToken`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Access {
     /// Everyone.
     Public,
@@ -158,8 +165,8 @@ impl fmt::Display for Oddity {
     }
 }
 
-/// A sandbox as the store knows it.
-#[derive(Debug, Clone)]
+/// A sandbox as the store knows it. Equal: every field that is read says the same.
+#[derive(Debug, Clone, PartialEq)]
 pub struct SandboxRecord {
     /// Address of the node.
     pub host_ip: Field<IpAddr>,

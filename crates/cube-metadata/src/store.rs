@@ -145,6 +145,14 @@ pub trait SnapshotObserver: Send + Sync + 'static {
         self.observed(id, snapshot);
     }
 
+    /// What was known of this sandbox's record until now does not hold any more, or may not: a key
+    /// of it changed, it reads otherwise than before, is gone, was forgotten on purpose, or is read
+    /// without anything to compare it with. Called before anybody gets the new reading, under a
+    /// lock: must not wait.
+    fn outdated(&self, id: &SandboxId) {
+        let _ = id;
+    }
+
     /// Whether somebody waits on or streams from this sandbox, so that a change is worth reading
     /// before the next request asks.
     fn interested(&self, id: &SandboxId) -> bool;

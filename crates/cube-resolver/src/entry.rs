@@ -35,6 +35,25 @@ impl fmt::Display for Generation {
     }
 }
 
+/// One content of a record within one generation: readings that say the same in every field share
+/// it. Numbers come from one counter of the process and are never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Revision(u64);
+
+impl Revision {
+    /// A number that was never used.
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
 /// A sandbox in the cache. Whoever forwards a request keeps it until the request's end: the
 /// resolver takes that as a sign of interest, and reads again at once what was changed under it.
 #[derive(Debug)]
@@ -45,6 +64,8 @@ pub struct Entry {
     pub record: SandboxRecord,
     /// The life of the sandbox that this record belongs to.
     pub generation: Generation,
+    /// The content of the record.
+    pub revision: Revision,
     pub(crate) life: Life,
     /// Handed on from reading to reading: as long as a request holds an older reading, there is
     /// more than one.
@@ -54,6 +75,12 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Whether this reading is known not to hold any more. One atomic load.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.life.is_over()
+    }
+
     /// Whether `record` tells of the same life: CreatedAt, HostIP, SandboxIP and port mapping.
     pub(crate) fn same_life(&self, record: &SandboxRecord) -> bool {
         !self.severed.load(Ordering::Acquire)

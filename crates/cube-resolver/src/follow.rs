@@ -78,9 +78,12 @@ impl Resolver {
         self.metrics.invalidations.inc();
         let in_use = self.flights.spoil(id, || {
             self.cache.remove_unknown(id.as_str());
-            let Some(entry) = self.cache.last(id.as_str()) else { return false };
-            entry.life.end();
-            RouteCache::in_use(&entry)
+            let last = self.cache.last(id.as_str());
+            if let Some(entry) = &last {
+                entry.life.end();
+            }
+            self.observer.outdated(id);
+            last.is_some_and(|entry| RouteCache::in_use(&entry))
         });
         in_use || self.observer.interested(id)
     }

@@ -25,7 +25,7 @@ mod scripted;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{Entry, Generation, Inspection, Lookup};
+pub use entry::{Entry, Generation, Inspection, Lookup, Revision};
 pub use guard::{AddressGuard, Dial};
 pub use resolver::Resolver;
 pub use revoke::Revocation;

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::cache::RouteCache;
 use crate::clock::Clock;
-use crate::entry::{Entry, Generation, Inspection, Lookup};
+use crate::entry::{Entry, Generation, Inspection, Lookup, Revision};
 use crate::flight::{Ask, Flights, Joined, Reading, answered};
 use crate::life::{Bounds, Life, Trust, Use, View};
 use crate::metrics::{Metrics, Outcome};
@@ -160,7 +160,9 @@ impl Resolver {
     pub fn forget(&self, id: &SandboxId) -> bool {
         let known = self.flights.spoil(id, || {
             self.cache.remove_unknown(id.as_str());
-            self.cache.sever(id.as_str())
+            let known = self.cache.sever(id.as_str());
+            self.observer.outdated(id);
+            known
         });
         self.count_entries();
         known
@@ -260,6 +262,7 @@ impl Resolver {
         let tracked = reading.trust.session.is_some();
         let last = self.cache.last(id.as_str());
         let Some(record) = record else {
+            self.outdate(id, last.as_deref());
             if last.is_some() || reading.interested {
                 self.revoke(id, Generation::next());
             }
@@ -278,6 +281,11 @@ impl Resolver {
         if last.as_ref().is_some_and(|last| !last.same_sandbox(&record)) {
             self.revoke(id, generation);
         }
+        let same = last.as_ref().filter(|last| kept.is_some() && last.record == record);
+        let revision = same.map(|last| last.revision).unwrap_or_else(|| {
+            self.outdate(id, last.as_deref());
+            Revision::next()
+        });
         let readings = last.map(|last| Arc::clone(&last.readings)).unwrap_or_default();
         let ttl = if tracked { settings.draw_ttl() } else { settings.untracked_ttl };
         let life = Life::new(reading.read_at, ttl, reading.trust);
@@ -288,6 +296,7 @@ impl Resolver {
             id: id.clone(),
             record,
             generation,
+            revision,
             life,
             readings,
             severed: AtomicBool::new(false),
@@ -302,6 +311,14 @@ impl Resolver {
         let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         let reading = Reading { trust: self.trust(), read_at: self.clock.now(), interested: false };
         self.keep(id, Some(SandboxRecord::parse(fields, 0)), reading, false);
+    }
+
+    /// The reading that was in force, if any, says something else than what was just read.
+    fn outdate(&self, id: &SandboxId, last: Option<&Entry>) {
+        if let Some(last) = last {
+            last.life.end();
+        }
+        self.observer.outdated(id);
     }
 
     fn revoke(&self, id: &SandboxId, before: Generation) {

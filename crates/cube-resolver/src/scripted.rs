@@ -24,7 +24,7 @@ pub(crate) type Fields = Vec<(String, String)>;
 
 /// The store.
 pub(crate) struct Scripted {
-    records: Mutex<HashMap<SandboxId, Fields>>,
+    pub(crate) records: Mutex<HashMap<SandboxId, Fields>>,
     reads: Mutex<HashMap<SandboxId, usize>>,
     /// Those of them that were answered.
     answers: Mutex<HashMap<SandboxId, usize>>,
@@ -133,11 +133,16 @@ impl MetadataStore for Scripted {
 pub(crate) struct Watcher {
     pub(crate) observed: Mutex<Vec<(SandboxId, bool)>>,
     pub(crate) interests: Mutex<HashSet<SandboxId>>,
+    pub(crate) outdated: Mutex<Vec<SandboxId>>,
 }
 
 impl SnapshotObserver for Watcher {
     fn observed(&self, id: &SandboxId, snapshot: &Snapshot) {
         self.observed.lock().push((id.clone(), snapshot.record.is_some()));
+    }
+
+    fn outdated(&self, id: &SandboxId) {
+        self.outdated.lock().push(id.clone());
     }
 
     fn interested(&self, id: &SandboxId) -> bool {

@@ -156,6 +156,11 @@ impl H2Client {
     pub async fn get(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
         self.start("GET", authority, target, headers, true).await.answer().await
     }
+
+    /// The same with HEAD.
+    pub async fn head(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
+        self.start("HEAD", authority, target, headers, true).await.answer().await
+    }
 }
 
 impl H2Upload {

@@ -91,6 +91,7 @@ fn parts() -> Parts {
         resolver: cube_resolver::Settings::default(),
         lifecycle: cube_lifecycle::Settings { resume: Some(resume), ..Default::default() },
         breaker: cube_breaker::Settings::default(),
+        response_cache: None,
         access_log: None,
         pool_size: 1,
         threads: 1,

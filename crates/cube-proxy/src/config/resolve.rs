@@ -107,9 +107,11 @@ pub(super) fn resolve(
     if config.registry.is_some() && matches!(config.store, Store::File(_)) {
         c.warnings.push("registry.enabled: the file store has no registry; nothing is announced".to_owned());
     }
-    if config.response_cache.is_some() {
-        c.warnings
-            .push("response_cache.enabled: this version has no response cache; nothing is stored".to_owned());
+    if config.response_cache.is_some_and(|cache| cache.max_object > cache.memory / 2) {
+        c.warnings.push(
+            "response_cache.max_object: an answer that takes more than half of response_cache.memory is not stored"
+                .to_owned(),
+        );
     }
     if check.faults.is_empty() { Ok((config, check.warnings)) } else { Err(check.faults) }
 }

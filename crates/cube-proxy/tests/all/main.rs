@@ -47,6 +47,7 @@ mod package;
 mod records;
 mod registry;
 mod reload;
+mod response_cache;
 mod resume;
 mod retries;
 mod revocation;

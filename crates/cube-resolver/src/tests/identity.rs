@@ -147,3 +147,60 @@ async fn an_entry_pushed_out_does_not_come_back_with_a_used_number() {
         assert!(seen.insert(generation), "{generation} twice");
     }
 }
+
+#[tokio::test]
+async fn readings_that_say_the_same_share_a_revision_and_every_other_has_one_of_its_own() {
+    let world = world_with(HERE).await;
+    let first = world.found(&id("a")).await;
+    world.write(&id("a"), HERE).await;
+    let again = world.found(&id("a")).await;
+    assert!(!Arc::ptr_eq(&first, &again));
+    assert_eq!((again.generation, again.revision), (first.generation, first.revision));
+    let mut known = vec![first.revision];
+    for field in [
+        ("AllowPublicTraffic", "false"),
+        ("TrafficAccessToken", "example-token"),
+        ("TrafficAccessToken", "example-token-2"),
+        ("MaskRequestHost", "inner.test"),
+        ("Status", "running"),
+        ("8080", "49000"),
+        ("HostIP", "10.0.0.7"),
+        ("CreatedAt", "7"),
+    ] {
+        let fields: Vec<_> =
+            HERE.iter().copied().filter(|(name, _)| *name != field.0).chain([field]).collect();
+        world.write(&id("a"), &fields).await;
+        let other = world.found(&id("a")).await;
+        assert!(!known.contains(&other.revision), "{field:?}");
+        known.push(other.revision);
+    }
+    let before = world.found(&id("a")).await;
+    world.resolver.forget(&id("a"));
+    assert!(before.is_over());
+    assert!(!known.contains(&world.found(&id("a")).await.revision), "forgotten, the same record is another");
+    world.delete(&id("a")).await;
+    world.write(&id("a"), HERE).await;
+    assert!(!known.contains(&world.found(&id("a")).await.revision), "so is one that was deleted");
+}
+
+#[tokio::test]
+async fn the_observer_is_told_when_what_was_known_holds_no_more_pushed_or_not() {
+    let world = world_with(HERE).await;
+    let told = || std::mem::take(&mut *world.watcher.outdated.lock()).contains(&id("a"));
+    let first = world.found(&id("a")).await;
+    assert!(told(), "there is nothing to compare it with");
+    world.resolver.lookup_fresh(&id("a")).await.unwrap();
+    assert!(!told() && !first.is_over(), "it reads the same");
+    world.write(&id("a"), HERE).await;
+    assert!(told(), "a key changed");
+    let second = world.found(&id("a")).await;
+    told();
+    let fields = THERE.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    world.store.records.lock().insert(id("a"), fields);
+    world.resolver.lookup_fresh(&id("a")).await.unwrap();
+    assert!(told() && second.is_over(), "it reads otherwise, and nobody said so");
+    let third = world.found(&id("a")).await;
+    world.store.records.lock().remove(&id("a"));
+    world.resolver.lookup_fresh(&id("a")).await.unwrap();
+    assert!(told() && third.is_over(), "it is gone, and nobody said so");
+}

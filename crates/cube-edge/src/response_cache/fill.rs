@@ -1,0 +1,186 @@
+//! An answer on its way into the cache, while it streams to its client.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cube_resolver::Entry;
+use http::{HeaderValue, header};
+use pingora_cache::storage::{HandleMiss, MissFinishType};
+use pingora_core::{ErrorType, OrErr, Result};
+use pingora_http::ResponseHeader;
+
+use super::ResponseCache;
+use super::answer::{Freshness, Selecting, Storable};
+use super::metrics::Fill;
+use super::store::{Kept, Stored};
+
+/// What a body grows by, at least.
+const STEP: usize = 4096;
+
+/// Bytes that answers on their way may take, all together.
+pub(super) struct Room(AtomicUsize);
+
+impl Room {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self(AtomicUsize::new(bytes))
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(bytes)).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::AcqRel);
+    }
+}
+
+/// What is known of an answer from its head on.
+#[derive(Clone)]
+pub(super) struct Plan {
+    pub(super) storable: Storable,
+    pub(super) selecting: Arc<Selecting>,
+    pub(super) came: Instant,
+}
+
+/// The answer so far.
+pub(super) struct Filling {
+    cache: Arc<ResponseCache>,
+    entry: Arc<Entry>,
+    key: Vec<u8>,
+    plan: Plan,
+    head: ResponseHeader,
+    /// Room for the body is taken from `cache.room` before it is allocated.
+    body: Vec<u8>,
+    taken: usize,
+    /// What became of it; none: it is still coming in.
+    over: Option<Fill>,
+}
+
+impl Filling {
+    pub(super) fn new(
+        cache: Arc<ResponseCache>,
+        entry: Arc<Entry>,
+        key: &[u8],
+        plan: Plan,
+        head: &ResponseHeader,
+    ) -> Result<Self> {
+        let head = own(head)?;
+        let mut filling =
+            Self { cache, entry, key: key.to_vec(), plan, head, body: Vec::new(), taken: 0, over: None };
+        match filling.plan.storable.length {
+            Some(length) if length > filling.cache.max_object => filling.give_up(Fill::TooLarge),
+            Some(length) => filling.grow_to(length),
+            None => {}
+        }
+        Ok(filling)
+    }
+
+    fn take(&mut self, piece: &[u8]) {
+        if self.over.is_some() {
+            return;
+        }
+        let length = self.body.len() + piece.len();
+        if length > self.cache.max_object {
+            return self.give_up(Fill::TooLarge);
+        }
+        if length > self.taken {
+            self.grow_to((2 * self.taken).max(length).max(STEP).min(self.cache.max_object));
+        }
+        if self.over.is_none() {
+            self.body.extend_from_slice(piece);
+        }
+    }
+
+    fn grow_to(&mut self, bytes: usize) {
+        let more = bytes.saturating_sub(self.taken);
+        if !self.cache.room.take(more) {
+            return self.give_up(Fill::NoRoom);
+        }
+        self.taken += more;
+        self.body.reserve_exact(bytes - self.body.len());
+    }
+
+    fn give_up(&mut self, outcome: Fill) {
+        self.over = Some(outcome);
+        self.body = Vec::new();
+        self.cache.room.give_back(std::mem::take(&mut self.taken));
+    }
+
+    /// The body has come to its end.
+    fn keep(&mut self) -> Fill {
+        let length = self.body.len();
+        if self.plan.storable.length.is_some_and(|said| said != length) {
+            return Fill::Cut;
+        }
+        let Some(freshness) = Freshness::new(&self.plan.storable, self.plan.came) else {
+            return Fill::Outdated;
+        };
+        self.head.remove_header(&header::TRANSFER_ENCODING);
+        if self.head.insert_header(header::CONTENT_LENGTH, length).is_err() {
+            return Fill::Cut;
+        }
+        let stored = Stored {
+            head: self.head.clone(),
+            // A boxed slice has no room to spare.
+            body: Bytes::from(std::mem::take(&mut self.body).into_boxed_slice()),
+            freshness,
+            selecting: self.plan.selecting.clone(),
+        };
+        let entry = &self.entry;
+        match self.cache.store.keep(&entry.id, &self.key, stored, || !entry.is_over()) {
+            Kept::Stored { evicted } => {
+                self.cache.metrics.evicted.inc_by(evicted);
+                self.cache.show_size();
+                Fill::Stored
+            }
+            Kept::TooLarge => Fill::TooLarge,
+            Kept::Outdated => Fill::Outdated,
+        }
+    }
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        // Dropped before its end: the answer was cut, or its client has left.
+        self.cache.metrics.filled(self.over.unwrap_or(Fill::Cut));
+        self.cache.room.give_back(self.taken);
+    }
+}
+
+#[async_trait]
+impl HandleMiss for Filling {
+    async fn write_body(&mut self, data: Bytes, _end: bool) -> Result<()> {
+        self.take(&data);
+        Ok(())
+    }
+
+    async fn finish(mut self: Box<Self>) -> Result<MissFinishType> {
+        let length = self.body.len();
+        if self.over.is_none() {
+            self.over = Some(self.keep());
+        }
+        Ok(MissFinishType::Created(length))
+    }
+}
+
+/// A copy that keeps none of the buffers that the head was read into, which are larger than it.
+fn own(head: &ResponseHeader) -> Result<ResponseHeader> {
+    let mut own = ResponseHeader::build(head.status, Some(head.headers.len()))?;
+    own.set_reason_phrase(head.get_reason_phrase())?;
+    let copied = |value: &HeaderValue| {
+        HeaderValue::from_bytes(value.as_bytes()).or_err(ErrorType::InvalidHTTPHeader, "copying a head")
+    };
+    // Names as they were written; HTTP/2 has no case to keep.
+    for (name, value) in head.case_header_iter() {
+        own.append_header(Bytes::copy_from_slice(name.as_slice()), copied(value)?)?;
+    }
+    if !head.has_case() {
+        for (name, value) in &head.headers {
+            own.append_header(name, copied(value)?)?;
+        }
+    }
+    Ok(own)
+}

@@ -1,0 +1,54 @@
+//! What a stored answer is found by. Everything that the sandbox sees of a request, but for the
+//! header fields, which `Vary` names, and what tells one client from another: its address and its
+//! request id.
+
+use cube_resolver::Entry;
+use cube_route::{Form, Target};
+
+/// The parts of a key.
+pub(super) struct Parts<'a> {
+    /// Sandbox, generation, and content of its record.
+    pub(super) entry: &'a Entry,
+    /// Port and form.
+    pub(super) target: &'a Target,
+    /// `X-Forwarded-Proto` as the sandbox sees it.
+    pub(super) scheme: &'a str,
+    /// `Host` as the sandbox sees it.
+    pub(super) upstream_host: &'a [u8],
+    /// `X-Forwarded-Host` as the sandbox sees it: it differs from `Host` where that is masked, and
+    /// an application builds its links from it.
+    pub(super) client_host: &'a [u8],
+    /// `X-Forwarded-Prefix` as the sandbox sees it.
+    pub(super) prefix: Option<&'a str>,
+    /// Path and query as they go upstream.
+    pub(super) upstream_target: &'a [u8],
+}
+
+impl Parts<'_> {
+    /// The key. No two different requests have the same: numbers have a fixed length, and texts
+    /// theirs before them.
+    pub(super) fn key(&self) -> Vec<u8> {
+        let texts = [
+            self.entry.id.as_str().as_bytes(),
+            self.scheme.as_bytes(),
+            self.upstream_host,
+            self.client_host,
+            self.prefix.unwrap_or_default().as_bytes(),
+            self.upstream_target,
+        ];
+        let mut key = Vec::with_capacity(texts.iter().map(|text| text.len() + 8).sum::<usize>() + 19);
+        key.extend_from_slice(&self.entry.generation.get().to_le_bytes());
+        key.extend_from_slice(&self.entry.revision.get().to_le_bytes());
+        key.extend_from_slice(&self.target.port.get().to_le_bytes());
+        key.push(match self.target.form {
+            Form::Host => 0,
+            Form::Header => 1,
+            Form::Path => 2,
+        });
+        for text in texts {
+            key.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            key.extend_from_slice(text);
+        }
+        key
+    }
+}

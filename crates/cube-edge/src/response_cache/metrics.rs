@@ -1,0 +1,85 @@
+//! The metrics of the response cache; registered only where it is on.
+
+use prometheus::core::Collector;
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+
+use crate::error::EdgeError;
+
+/// What became of an answer that was to be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// It is stored.
+    Stored,
+    /// It is longer than `max_object`, or than all there is.
+    TooLarge,
+    /// Too many others were coming in at once.
+    NoRoom,
+    /// It, or its client, ended before its end.
+    Cut,
+    /// The sandbox's record changed meanwhile.
+    Outdated,
+}
+
+/// The handles.
+pub(super) struct Metrics {
+    pub(super) hits: IntCounter,
+    pub(super) misses: IntCounter,
+    pub(super) bypassed: IntCounter,
+    fills: [IntCounter; 5],
+    pub(super) evicted: IntCounter,
+    pub(super) forgotten: IntCounter,
+    pub(super) entries: IntGauge,
+    pub(super) bytes: IntGauge,
+}
+
+impl Metrics {
+    pub(super) fn new(registry: &Registry) -> Result<Self, EdgeError> {
+        let lookups = counters(
+            registry,
+            "lookups_total",
+            "Requests by what the response cache had for them; bypass: they may not use it.",
+        )?;
+        let fills =
+            counters(registry, "fills_total", "Answers that were to be stored, by what became of them.")?;
+        let by = |outcome| lookups.with_label_values(&[outcome]);
+        Ok(Self {
+            hits: by("hit"),
+            misses: by("miss"),
+            bypassed: by("bypass"),
+            fills: ["stored", "too_large", "no_room", "cut", "outdated"]
+                .map(|outcome| fills.with_label_values(&[outcome])),
+            evicted: keep(
+                registry,
+                IntCounter::with_opts(opts("evictions_total", "Stored answers dropped for others."))?,
+            )?,
+            forgotten: keep(
+                registry,
+                IntCounter::with_opts(opts(
+                    "forgotten_total",
+                    "Stored answers dropped since their sandbox changed.",
+                ))?,
+            )?,
+            entries: keep(registry, IntGauge::with_opts(opts("entries", "Stored answers."))?)?,
+            bytes: keep(registry, IntGauge::with_opts(opts("bytes", "Bytes that stored answers take."))?)?,
+        })
+    }
+
+    pub(super) fn filled(&self, outcome: Fill) {
+        if let Some(counter) = self.fills.get(outcome as usize) {
+            counter.inc();
+        }
+    }
+}
+
+fn counters(registry: &Registry, name: &str, help: &str) -> Result<IntCounterVec, EdgeError> {
+    keep(registry, IntCounterVec::new(opts(name, help), &["outcome"])?)
+}
+
+fn keep<C: Collector + Clone + 'static>(registry: &Registry, metric: C) -> Result<C, EdgeError> {
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+fn opts(name: &str, help: &str) -> Opts {
+    Opts::new(name, help).namespace("cube_proxy").subsystem("response_cache")
+}

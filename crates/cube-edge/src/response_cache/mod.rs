@@ -1,0 +1,79 @@
+//! The opt-in cache of public answers (response-cache.md), on the engine's cache.
+//!
+//! [`phases`] is where the engine's hooks arrive: may the request use the cache ([`request`]), under
+//! which key ([`key`]), may the answer be kept ([`answer`], [`directives`]). [`store`] is the bounded
+//! memory, [`fill`] an answer on its way into it, [`engine`] both in the engine's terms.
+//!
+//! What is not here: waiting for another request that fetches the same answer, serving what is
+//! stale, asking the sandbox whether a stored answer still holds. An answer is used while it is
+//! fresh; then it is fetched as if there were no cache.
+
+mod answer;
+mod directives;
+mod engine;
+mod fill;
+mod key;
+mod metrics;
+mod phases;
+mod request;
+mod store;
+
+use std::sync::Arc;
+
+use prometheus::Registry;
+
+use crate::error::EdgeError;
+use metrics::Metrics;
+pub(crate) use phases::Cached;
+use store::Store;
+
+/// `response_cache`, where it is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes that everything stored, and on its way there, may take.
+    pub memory: usize,
+    /// Bytes of the body of one stored answer, at most.
+    pub max_object: usize,
+}
+
+/// The cache of one proxy.
+pub(crate) struct ResponseCache {
+    store: Store,
+    room: fill::Room,
+    /// Bytes of the body of one stored answer, at most.
+    max_object: usize,
+    metrics: Metrics,
+}
+
+impl ResponseCache {
+    /// An empty cache; its metrics are registered in `registry`.
+    pub(crate) fn new(settings: Settings, registry: &Registry) -> Result<Arc<Self>, EdgeError> {
+        let metrics = Metrics::new(registry)?;
+        // Answers that are still coming in have a part of the memory for themselves, so that any
+        // number of them at once stays within the bound: a quarter, or more where one answer takes
+        // more, but never more than half.
+        let coming_in = (settings.memory / 4).max(settings.max_object.min(settings.memory / 2));
+        Ok(Arc::new(Self {
+            store: Store::new(settings.memory - coming_in, settings.max_object)?,
+            room: fill::Room::new(coming_in),
+            max_object: settings.max_object,
+            metrics,
+        }))
+    }
+
+    /// Forgets every answer of a sandbox. One that is coming in now is not kept either, where the
+    /// sandbox's reading is over by now ([`cube_resolver::Entry::is_over`]).
+    pub(crate) fn forget(&self, id: &cube_route::SandboxId) {
+        let forgotten = self.store.forget(id);
+        if forgotten > 0 {
+            self.metrics.forgotten.inc_by(forgotten);
+            self.show_size();
+        }
+    }
+
+    fn show_size(&self) {
+        let (answers, bytes) = self.store.size();
+        self.metrics.entries.set(i64::try_from(answers).unwrap_or(i64::MAX));
+        self.metrics.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+}

@@ -1,0 +1,152 @@
+//! Which requests may be answered from the cache, and what they ask of it.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use cube_metadata::Access;
+use cube_resolver::Entry;
+use cube_route::{Port, Target, sandbox_view};
+use http::{HeaderMap, HeaderName, Method, header};
+
+use super::answer::Freshness;
+use super::directives::directives;
+
+/// Fields that make an answer one client's, or a part, or depend on more than the key knows.
+static MAKES_IT_OWN: [HeaderName; 16] = [
+    header::AUTHORIZATION,
+    header::PROXY_AUTHORIZATION,
+    header::COOKIE,
+    header::RANGE,
+    header::IF_RANGE,
+    // They ask for what the sandbox has now (RFC 9111, 4.3.2).
+    header::IF_MATCH,
+    header::IF_UNMODIFIED_SINCE,
+    header::EXPECT,
+    header::UPGRADE,
+    HeaderName::from_static("x-access-token"),
+    // By these, common frameworks let a field say another method, target or host than the request
+    // line and Host: an answer would be stored under what was not asked for.
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-method-override"),
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-rewrite-url"),
+    HeaderName::from_static("x-host"),
+];
+
+/// Of a trusted peer's fields those that the proxy itself says anew.
+const SAID_ANEW: [&str; 4] = ["x-forwarded-proto", "x-forwarded-host", "x-real-ip", "x-cube-request-id"];
+
+/// What is known about a request beside its fields.
+pub(super) struct Asking<'a> {
+    pub(super) method: &'a Method,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) target: &'a Target,
+    pub(super) entry: &'a Entry,
+    /// It has no body.
+    pub(super) bodyless: bool,
+    /// `routing.forward_credentials`.
+    pub(super) forward_credentials: bool,
+    /// The peer is one of `routing.trusted_proxies`.
+    pub(super) trusted: bool,
+    /// The real address, and the chain that a trusted peer sent, with the peer appended.
+    pub(super) real_ip: Option<IpAddr>,
+    pub(super) chain: Option<&'a [u8]>,
+}
+
+/// What a request asks of the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wish {
+    /// What is stored will do; else it is fetched, and what comes replaces what is stored.
+    pub(super) stored: bool,
+    /// What comes may be stored.
+    pub(super) keep: bool,
+    /// `max-age`: how old it may be.
+    oldest: Option<Duration>,
+    /// `min-fresh`: for how long it must be fresh.
+    left: Duration,
+}
+
+impl Wish {
+    /// What a request asks that says nothing about caches.
+    pub(super) fn any(method: &Method) -> Self {
+        Self { stored: true, keep: method == Method::GET, oldest: None, left: Duration::ZERO }
+    }
+
+    /// Whether a stored answer that has `left` to live will do.
+    pub(super) fn takes(&self, freshness: &Freshness, now: Instant) -> bool {
+        let Some(left) = freshness.left(now) else { return false };
+        left >= self.left && self.oldest.is_none_or(|oldest| freshness.age(now) <= oldest)
+    }
+}
+
+/// What the request asks of the cache; `None`: it must have nothing to do with it.
+pub(super) fn wish(asking: &Asking<'_>) -> Option<Wish> {
+    let method = asking.method;
+    let eligible = (method == Method::GET || method == Method::HEAD)
+        && asking.bodyless
+        && asking.target.port != Port::ENVD
+        && matches!(asking.entry.record.access, Access::Public)
+        && !MAKES_IT_OWN.iter().any(|name| asking.headers.contains_key(name))
+        && asking.headers.keys().all(|name| impersonal(asking, name.as_str()))
+        // A field that is taken away on the way would be compared all the same.
+        && crate::forward::connection_tokens(asking.headers)
+            .all(|token| token.eq_ignore_ascii_case(b"keep-alive") || token.eq_ignore_ascii_case(b"close"));
+    if !eligible {
+        return None;
+    }
+    let mut wish = Wish::any(method);
+    let Some(directives) = directives(asking.headers) else {
+        // Whatever it asks for, what is fetched for it is that.
+        return Some(Wish { stored: false, ..wish });
+    };
+    let silent = directives.is_empty();
+    for directive in directives {
+        match (directive.name.as_str(), directive.seconds()) {
+            ("no-store", _) => return None,
+            ("max-age", Some(seconds)) => {
+                let age = Duration::from_secs(seconds);
+                wish.oldest = Some(wish.oldest.map_or(age, |oldest| oldest.min(age)));
+            }
+            ("min-fresh", Some(seconds)) => wish.left = wish.left.max(Duration::from_secs(seconds)),
+            ("no-cache" | "max-age" | "min-fresh", _) => wish.stored = false,
+            // `only-if-cached` is for a client's own proxy: here the sandbox is asked.
+            _ => {}
+        }
+    }
+    // RFC 9111, 5.4: it counts where there is no Cache-Control.
+    if silent && asking.headers.contains_key(header::PRAGMA) {
+        let names = asking.headers.get_all(header::PRAGMA).iter();
+        let mut names = names.flat_map(|value| value.as_bytes().split(|b| *b == b','));
+        wish.stored = !names.any(|name| name.trim_ascii().eq_ignore_ascii_case(b"no-cache"));
+    }
+    Some(wish)
+}
+
+/// Whether a field is none of the proxy's own that would reach the sandbox, or says whom it is for.
+fn impersonal(asking: &Asking<'_>, name: &str) -> bool {
+    if sandbox_view::is_credential(name) {
+        // The header form's names are in the key; the sandbox sees them only where it is to.
+        return !asking.forward_credentials && !name.ends_with("token");
+    }
+    if !sandbox_view::is_reserved_header(name) {
+        return true;
+    }
+    if asking.trusted {
+        return SAID_ANEW.contains(&name) || (name == "x-forwarded-for" && names_one_client(asking));
+    }
+    // A client that claims to be forwarded is none whose answer others should get, though nothing
+    // of it reaches the sandbox; these two are everyday fields that are replaced.
+    matches!(name.replace('_', "-").as_str(), "x-real-ip" | "x-cube-request-id")
+}
+
+/// Whether the chain holds nothing but what trusted peers said: its first address is the client's.
+fn names_one_client(asking: &Asking<'_>) -> bool {
+    let Some(chain) = asking.chain else { return false };
+    let first = chain.split(|b| *b == b',').next().and_then(|first| std::str::from_utf8(first).ok());
+    let first = first.and_then(|first| first.trim().parse::<IpAddr>().ok());
+    first.is_some_and(|first| Some(first.to_canonical()) == asking.real_ip)
+}
+
+#[cfg(test)]
+mod tests;

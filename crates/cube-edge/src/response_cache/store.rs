@@ -1,0 +1,224 @@
+//! The bounded memory of stored answers.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use ahash::RandomState;
+use bytes::Bytes;
+use cube_route::SandboxId;
+use http::HeaderMap;
+use parking_lot::Mutex;
+use pingora_http::ResponseHeader;
+use quick_cache::sync::Cache;
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
+
+use super::answer::{Freshness, Selecting};
+use super::request::Wish;
+use crate::error::EdgeError;
+
+/// The most answers of one key, which differ in what `Vary` names. The oldest goes first.
+const MOST_VARIANTS: usize = 16;
+/// What an answer and its key take beside their bytes: the maps' entries, the head's own maps.
+const OVERHEAD: usize = 640;
+/// What a field takes beside its name and value.
+const OF_A_FIELD: usize = 112;
+/// The maps grow to this many keys without having to be built anew, at most; a hint.
+const EXPECTED: usize = 4096;
+
+/// A stored answer.
+pub(crate) struct Stored {
+    /// As the sandbox sent it, but for its framing, which is a Content-Length.
+    pub(super) head: ResponseHeader,
+    pub(super) body: Bytes,
+    pub(super) freshness: Freshness,
+    pub(super) selecting: Arc<Selecting>,
+}
+
+impl Stored {
+    /// Bytes that it takes.
+    fn size(&self) -> usize {
+        let fields = self.head.headers.iter();
+        let head: usize =
+            fields.map(|(name, value)| 2 * name.as_str().len() + value.len() + OF_A_FIELD).sum();
+        OVERHEAD + head + self.body.len() + self.selecting.size()
+    }
+}
+
+/// The answers of one key, the newest first.
+struct Group {
+    id: SandboxId,
+    answers: Vec<Arc<Stored>>,
+    size: u64,
+}
+
+impl Group {
+    fn of(id: &SandboxId, key: &[u8], answers: Vec<Arc<Stored>>) -> Self {
+        let size = 2 * key.len() + answers.iter().map(|stored| stored.size()).sum::<usize>();
+        Self { id: id.clone(), answers, size: size as u64 }
+    }
+}
+
+type Key = Arc<[u8]>;
+
+#[derive(Debug, Clone)]
+struct Bytewise;
+
+impl Weighter<Key, Arc<Group>> for Bytewise {
+    fn weight(&self, _: &Key, group: &Arc<Group>) -> u64 {
+        group.size
+    }
+}
+
+/// Hands what is pushed out or replaced to the caller.
+#[derive(Debug, Clone)]
+struct PushedOut;
+
+impl Lifecycle<Key, Arc<Group>> for PushedOut {
+    type RequestState = Vec<(Key, Arc<Group>)>;
+
+    fn on_evict(&self, out: &mut Self::RequestState, key: Key, group: Arc<Group>) {
+        out.push((key, group));
+    }
+}
+
+/// What is known about `groups` as a whole.
+#[derive(Default)]
+struct Index {
+    /// The keys of each sandbox.
+    keys: HashMap<SandboxId, HashSet<Key, RandomState>, RandomState>,
+    /// Answers in all.
+    answers: u64,
+}
+
+impl Index {
+    /// A group is gone.
+    fn remove(&mut self, key: &Key, group: &Group) {
+        self.answers = self.answers.saturating_sub(group.answers.len() as u64);
+        if let Some(of_sandbox) = self.keys.get_mut(&group.id) {
+            of_sandbox.remove(key);
+            if of_sandbox.is_empty() {
+                self.keys.remove(&group.id);
+            }
+        }
+    }
+}
+
+/// What became of an answer that was to be kept.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// It is stored; so many others had to go.
+    Stored { evicted: u64 },
+    /// It is larger than all that may be stored.
+    TooLarge,
+    /// It was not to be kept any more.
+    Outdated,
+}
+
+/// All stored answers.
+pub(super) struct Store {
+    groups: Cache<Key, Arc<Group>, Bytewise, RandomState, PushedOut>,
+    /// Whoever writes to `groups` holds it: answers that are forgotten and one that is kept at the
+    /// same time come one after the other, in either order.
+    index: Mutex<Index>,
+    /// Bytes of the largest group that fits.
+    most: u64,
+}
+
+impl Store {
+    /// Room for `memory` bytes, of answers with bodies of up to `max_object` bytes.
+    pub(super) fn new(memory: usize, max_object: usize) -> Result<Self, EdgeError> {
+        // A part that is locked alone must hold some of the largest answers.
+        let parts = (memory / max_object.saturating_mul(8).max(1)).clamp(1, 16);
+        let parts = 1 << parts.ilog2();
+        let options = OptionsBuilder::new()
+            .shards(parts)
+            .estimated_items_capacity(EXPECTED)
+            .weight_capacity(memory as u64)
+            .build()
+            .map_err(|error| EdgeError::ResponseCache(error.to_string()))?;
+        let groups = Cache::with_options(options, Bytewise, RandomState::default(), PushedOut);
+        // The share that the map gives what was used again, less what rounding may take.
+        let most = groups.shard_capacity() / 100 * 96;
+        Ok(Self { groups, index: Mutex::default(), most })
+    }
+
+    /// A stored answer that will do for a request.
+    pub(super) fn find(
+        &self,
+        key: &[u8],
+        request: &HeaderMap,
+        wish: &Wish,
+        now: Instant,
+    ) -> Option<Arc<Stored>> {
+        let group = self.groups.get(key)?;
+        let newest = group.answers.iter().find(|stored| stored.selecting.matches(request))?;
+        wish.takes(&newest.freshness, now).then(|| newest.clone())
+    }
+
+    /// Keeps an answer, in place of the one that it replaces, if `still` says that it is to be kept.
+    /// That is asked when nothing can be forgotten meanwhile.
+    pub(super) fn keep(
+        &self,
+        id: &SandboxId,
+        key: &[u8],
+        stored: Stored,
+        still: impl FnOnce() -> bool,
+    ) -> Kept {
+        let now = Instant::now();
+        let mut index = self.index.lock();
+        if !still() {
+            return Kept::Outdated;
+        }
+        let before = self.groups.peek(key);
+        let others = before.iter().flat_map(|group| &group.answers);
+        let mut answers: Vec<_> = others
+            .filter(|other| other.freshness.left(now).is_some() && other.selecting != stored.selecting)
+            .take(MOST_VARIANTS - 1)
+            .cloned()
+            .collect();
+        answers.insert(0, Arc::new(stored));
+        let mut group = Group::of(id, key, answers);
+        while group.size > self.most && group.answers.len() > 1 {
+            group.answers.pop();
+            group = Group::of(id, key, group.answers);
+        }
+        if group.size > self.most {
+            return Kept::TooLarge;
+        }
+        let of_sandbox = index.keys.entry(id.clone()).or_default();
+        let key: Key = of_sandbox.get(key).cloned().unwrap_or_else(|| key.into());
+        of_sandbox.insert(key.clone());
+        index.answers += group.answers.len() as u64;
+        let mut out = Vec::new();
+        self.groups.insert_with_lifecycle(key, Arc::new(group), &mut out);
+        if let Some(before) = &before {
+            index.answers = index.answers.saturating_sub(before.answers.len() as u64);
+            out.retain(|(_, group)| !Arc::ptr_eq(group, before));
+        }
+        let mut evicted = 0;
+        for (key, group) in out {
+            evicted += group.answers.len() as u64;
+            index.remove(&key, &group);
+        }
+        Kept::Stored { evicted }
+    }
+
+    /// Drops every answer of a sandbox; how many there were.
+    pub(super) fn forget(&self, id: &SandboxId) -> u64 {
+        let mut index = self.index.lock();
+        let Some(of_sandbox) = index.keys.remove(id) else { return 0 };
+        let groups = of_sandbox.iter().filter_map(|key| self.groups.remove(&key[..]));
+        let forgotten = groups.map(|(_, group)| group.answers.len() as u64).sum();
+        index.answers = index.answers.saturating_sub(forgotten);
+        forgotten
+    }
+
+    /// Answers, and bytes that they take.
+    pub(super) fn size(&self) -> (u64, u64) {
+        (self.index.lock().answers, self.groups.weight())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! The opt-in response cache (response-cache.md), sentence by sentence.
+
+mod bounds;
+mod conditions;
+mod forgetting;
+mod key;
+mod serving;
+mod stored;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cube_testkit::serde_json::{Value, json};
+use cube_testkit::{Answer, By, Env, Exchange, Origin, Outcome, Sandbox, eventually};
+use tokio::sync::OnceCell;
+
+use crate::support;
+
+/// What makes an answer everybody's.
+const PUBLIC: (&str, &str) = ("Cache-Control", "public, max-age=600");
+/// Where every application here has such an answer.
+const WARM: &str = "/warm";
+
+/// A proxy with the cache on and everything else as it is by default.
+async fn cached() -> &'static Env {
+    static ENV: OnceCell<Env> = OnceCell::const_new();
+    ENV.get_or_init(|| with(json!({}))).await
+}
+
+/// The same for one test alone.
+async fn with(overrides: Value) -> Env {
+    let mut config = json!({ "response_cache": { "enabled": true } });
+    cube_testkit::merge(&mut config, &overrides);
+    support::own(config).await
+}
+
+/// An application that does as it is told, and answers [`WARM`] besides.
+async fn scripted<F, Fut>(script: F) -> Origin
+where
+    F: Fn(Exchange) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Outcome> + Send + 'static,
+{
+    Origin::scripted(move |exchange| -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+        if exchange.request.target == WARM {
+            return Box::pin(exchange.reply(200, &[PUBLIC], "warm"));
+        }
+        Box::pin(script(exchange))
+    })
+    .await
+}
+
+/// An application that answers everything with those fields, and with the number of its answers so
+/// far for a body.
+async fn app(fields: &[(&str, &str)]) -> Origin {
+    let fields: Vec<(String, String)> =
+        fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let answers = Arc::new(AtomicUsize::new(0));
+    scripted(move |exchange| {
+        let (fields, number) = (fields.clone(), answers.fetch_add(1, Ordering::SeqCst) + 1);
+        async move {
+            let fields: Vec<_> = fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            exchange.reply(200, &fields, number.to_string()).await
+        }
+    })
+    .await
+}
+
+/// Waits until what the sandbox answers is stored: the push of the change that made its record
+/// spoils what is read before it arrives.
+async fn settled(env: &Env, sandbox: Sandbox) -> Sandbox {
+    settle(env, &sandbox).await;
+    sandbox
+}
+
+async fn settle(env: &Env, sandbox: &Sandbox) {
+    eventually("a stored answer", || async { hit(&env.get(sandbox, WARM).await).then_some(()) }).await;
+}
+
+/// A sandbox of [`app`] with those fields, settled.
+async fn sandbox_of(env: &Env, fields: &[(&str, &str)]) -> (Origin, Sandbox) {
+    let origin = app(fields).await;
+    let sandbox = settled(env, env.sandbox(&origin).await).await;
+    (origin, sandbox)
+}
+
+/// `X-Cube-Cache`, of which there is one at most.
+#[track_caller]
+fn verdict(answer: &Answer) -> Option<&str> {
+    let all = answer.headers.all("x-cube-cache");
+    assert!(all.len() < 2, "{}", answer.brief());
+    all.first().copied()
+}
+
+#[track_caller]
+fn hit(answer: &Answer) -> bool {
+    verdict(answer) == Some("HIT")
+}
+
+/// The answer came from the application, and might have come from the cache.
+#[track_caller]
+fn is_miss(answer: &Answer) {
+    assert_eq!(verdict(answer.passed(200)), Some("MISS"), "{}", answer.brief());
+}
+
+/// The answer came from the cache, and is that one.
+#[track_caller]
+fn is_hit(answer: &Answer, body: &str) {
+    assert_eq!(verdict(answer.passed(200)), Some("HIT"), "{}", answer.brief());
+    assert_eq!(answer.text(), body);
+}
+
+/// The answer came from the application, and the cache has nothing to do with it.
+#[track_caller]
+fn is_bypass(answer: &Answer) {
+    assert_eq!(verdict(answer.passed(200)), None, "{}", answer.brief());
+    assert!(!answer.headers.has("age"), "{}", answer.brief());
+}
+
+/// Requests that the application has seen, but for those of [`settle`].
+fn asked(origin: &Origin) -> usize {
+    origin.received().iter().filter(|request| request.target != WARM).count()
+}
+
+/// GET in a form with fields.
+async fn get(env: &Env, by: By, sandbox: &Sandbox, target: &str, fields: &[(&str, &str)]) -> Answer {
+    env.call(by, sandbox, "GET", target, fields, "").await
+}
