@@ -175,6 +175,7 @@ impl Shared {
             ctx.body.request_done = true;
             if request.version != Version::HTTP_2 {
                 origin.conn.join_next_head();
+                origin.conn.note_bare_head(head_bytes);
             }
         }
         Ok(())

@@ -63,16 +63,17 @@ pub struct Edge(pub(crate) Arc<Shared>);
 
 #[async_trait]
 impl ProxyHttp for Edge {
-    type CTX = Context;
+    // Boxed: the engine moves it about.
+    type CTX = Box<Context>;
 
-    fn new_ctx(&self) -> Context {
+    fn new_ctx(&self) -> Box<Context> {
         let shared = self.0.clone();
         let origin = ORIGIN.try_with(Clone::clone).ok();
         let number = origin.as_ref().map_or(0, |origin| {
             origin.conn.set_phase(Phase::Open);
             origin.conn.next_request()
         });
-        Context {
+        Box::new(Context {
             settings: shared.settings.load_full(),
             shared,
             origin,
@@ -103,7 +104,7 @@ impl ProxyHttp for Edge {
             seen: Seen::default(),
             gauges: Gauges::default(),
             held: Duration::ZERO,
-        }
+        })
     }
 
     /// The engine would bring its compression, switched off: a call in every phase for nothing, since
@@ -111,20 +112,20 @@ impl ProxyHttp for Edge {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     /// rewrite and access: decides whether, and whereto, the request goes on.
-    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Box<Context>) -> Result<bool> {
         self.0.request(session, ctx).await
     }
 
-    fn request_cache_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
+    fn request_cache_filter(&self, session: &mut Session, ctx: &mut Box<Context>) -> Result<()> {
         self.0.consult_cache(session, ctx);
         Ok(())
     }
 
-    fn cache_key_callback(&self, session: &Session, ctx: &mut Context) -> Result<CacheKey> {
+    fn cache_key_callback(&self, session: &Session, ctx: &mut Box<Context>) -> Result<CacheKey> {
         self.0.cache_key(session, ctx)
     }
 
-    fn cache_miss(&self, session: &mut Session, _ctx: &mut Context) {
+    fn cache_miss(&self, session: &mut Session, _ctx: &mut Box<Context>) {
         Shared::cache_missed(session);
     }
 
@@ -135,7 +136,7 @@ impl ProxyHttp for Edge {
         _meta: &CacheMeta,
         _hit_handler: &mut HitHandler,
         _is_fresh: bool,
-        _ctx: &mut Context,
+        _ctx: &mut Box<Context>,
     ) -> Result<Option<ForcedFreshness>> {
         Ok(Some(ForcedFreshness::ForceFresh))
     }
@@ -144,17 +145,22 @@ impl ProxyHttp for Edge {
         &self,
         session: &Session,
         response: &ResponseHeader,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
     ) -> Result<RespCacheable> {
         Ok(self.0.may_store(session, response, ctx))
     }
 
-    fn should_serve_stale(&self, _session: &mut Session, _ctx: &mut Context, _error: Option<&Error>) -> bool {
+    fn should_serve_stale(
+        &self,
+        _session: &mut Session,
+        _ctx: &mut Box<Context>,
+        _error: Option<&Error>,
+    ) -> bool {
         false
     }
 
     /// balancer
-    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Box<Context>) -> Result<Box<HttpPeer>> {
         self.0.peer(session, ctx).await
     }
 
@@ -165,7 +171,7 @@ impl ProxyHttp for Edge {
         _peer: &HttpPeer,
         _fd: std::os::unix::io::RawFd,
         _digest: Option<&Digest>,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
     ) -> Result<()> {
         self.0.connected(reused, ctx);
         Ok(())
@@ -176,7 +182,7 @@ impl ProxyHttp for Edge {
         &self,
         session: &mut Session,
         request: &mut RequestHeader,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
     ) -> Result<()> {
         self.0.forward(session, request, ctx)
     }
@@ -186,7 +192,7 @@ impl ProxyHttp for Edge {
         _session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
     ) -> Result<()> {
         if end_of_stream && let Some(body_end) = &ctx.body_end {
             body_end.hand();
@@ -207,7 +213,7 @@ impl ProxyHttp for Edge {
         &self,
         session: &mut Session,
         response: &mut ResponseHeader,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
     ) -> Result<()> {
         self.0.answer_head(session, response, ctx)
     }
@@ -217,7 +223,7 @@ impl ProxyHttp for Edge {
         _session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
     ) -> Result<Option<Duration>> {
         self.0.body_down(body.as_ref().map_or(0, Bytes::len), end_of_stream, ctx)?;
         Ok(None)
@@ -227,7 +233,7 @@ impl ProxyHttp for Edge {
         &self,
         _session: &mut Session,
         _peer: &HttpPeer,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
         error: Box<Error>,
     ) -> Box<Error> {
         self.0.not_connected(ctx, error)
@@ -238,26 +244,31 @@ impl ProxyHttp for Edge {
         _peer: &HttpPeer,
         session: &mut Session,
         error: Box<Error>,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
         client_reused: bool,
     ) -> Box<Error> {
         self.0.broken(session, ctx, error, client_reused)
     }
 
     /// error_page
-    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        ctx: &mut Box<Context>,
+    ) -> FailToProxy {
         self.0.failed(session, error, ctx).await
     }
 
     /// log
-    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Context) {
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Box<Context>) {
         if error.is_some() {
             self.0.hit_broke(session, ctx).await;
         }
         self.0.finish(ctx, Some(session));
     }
 
-    fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Box<Context>, _error: &Error) -> bool {
         // What went wrong is in the access log and the metrics, by reason; the engine's line would
         // show targets with their secrets.
         true
@@ -266,14 +277,14 @@ impl ProxyHttp for Edge {
     fn suppress_proxy_warn_log(
         &self,
         _session: &Session,
-        _ctx: &Context,
+        _ctx: &Box<Context>,
         _error: &Error,
         _context: ProxyWarnLogContext,
     ) -> bool {
         true
     }
 
-    fn request_summary(&self, _session: &Session, ctx: &Context) -> String {
+    fn request_summary(&self, _session: &Session, ctx: &Box<Context>) -> String {
         header_text(&ctx.request_id).to_owned()
     }
 }

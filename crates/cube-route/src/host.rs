@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::byte_class;
+
 /// A Host (or `:authority`, or the authority of a URL) that is well-formed: a name of letters,
 /// digits, `-`, `_` and dots, an IPv4 address, or an IPv6 address in brackets; then an optional
 /// port. One trailing dot of a name is ignored.
@@ -125,15 +127,15 @@ fn read_port(text: &str) -> Option<Option<u16>> {
 
 /// Labels of letters, digits, `-` and `_`, none of them empty.
 fn is_name(name: &str) -> bool {
-    let mut last = b'.';
+    // The beginning counts as a dot, so that a first label without a byte is an empty one too.
+    let (mut seen, mut pairs, mut last) = (0, 0, byte_class::DOT);
     for byte in name.bytes() {
-        match byte {
-            b'.' if last == b'.' => return false,
-            b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => last = byte,
-            _ => return false,
-        }
+        let class = byte_class::of(byte);
+        seen |= class;
+        pairs |= class & last;
+        last = class;
     }
-    last != b'.'
+    seen & byte_class::OTHER == 0 && pairs & byte_class::DOT == 0 && last != byte_class::DOT
 }
 
 #[cfg(test)]

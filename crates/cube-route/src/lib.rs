@@ -8,6 +8,7 @@
 //! [`sandbox_view`] says what the sandbox sees of it, [`WayBack`] what the client sees of the
 //! answer, [`envd_control_route`] which requests are not for everybody.
 
+mod byte_class;
 mod envd;
 mod error;
 mod host;

@@ -6,6 +6,8 @@ use std::fmt;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use crate::byte_class;
+
 /// The most bytes a sandbox id may have.
 const MAX_ID: usize = 128;
 
@@ -33,14 +35,16 @@ impl SandboxId {
     /// # Errors
     /// [`NameError::Id`] when it is empty, too long or has a byte that no id has.
     pub fn parse(text: &str) -> Result<Self, NameError> {
-        let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-        if text.is_empty() || text.len() > MAX_ID || !text.bytes().all(good) {
+        if text.is_empty() || text.len() > MAX_ID {
             return Err(NameError::Id);
         }
-        if text.bytes().any(|b| b.is_ascii_uppercase()) {
-            return Ok(Self(text.to_ascii_lowercase().into()));
+        match byte_class::among(text) {
+            byte_class::ID => Ok(Self(text.into())),
+            seen if seen & (byte_class::DOT | byte_class::OTHER) == 0 => {
+                Ok(Self(text.to_ascii_lowercase().into()))
+            }
+            _ => Err(NameError::Id),
         }
-        Ok(Self(text.into()))
     }
 
     /// The id as text, in lower case.

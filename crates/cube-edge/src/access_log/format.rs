@@ -34,7 +34,10 @@ impl Formatter {
         let args = args.unwrap_or_default();
         match self.format {
             Format::Cube => {
-                let mut line = Cube { out, first: true };
+                // All texts in one pass without a branch, which is a vector or two: hardly a line
+                // has anything to escape.
+                let clean = !packed.iter().fold(false, |found, byte| found | special(*byte));
+                let mut line = Cube { out, first: true, clean };
                 line.fields(record, &texts, args, self.clock.text(record.time));
                 out.push(b'\n');
             }
@@ -97,6 +100,8 @@ fn list<T: Put>(values: impl Iterator<Item = Option<T>> + Clone) -> Option<impl 
 struct Cube<'a> {
     out: &'a mut Vec<u8>,
     first: bool,
+    /// No text has anything to escape.
+    clean: bool,
 }
 
 impl Cube<'_> {
@@ -113,6 +118,7 @@ impl Line for Cube<'_> {
         match value {
             b"" => self.out.push(b'-'),
             b"-" => self.out.extend_from_slice(b"\\x2D"),
+            _ if self.clean => self.out.extend_from_slice(value),
             _ => escape(value, self.out),
         }
     }
@@ -130,13 +136,17 @@ impl Line for Cube<'_> {
     }
 }
 
-/// Control bytes, bytes from 0x7F up, the separator, backslash and quote as `\xHH`.
+/// Control bytes, bytes from 0x7F up, the separator, backslash and quote.
+fn special(byte: u8) -> bool {
+    !(0x20..0x7F).contains(&byte) | (byte == b'|') | (byte == b'\\') | (byte == b'"')
+}
+
+/// What is [`special`] as `\xHH`.
 fn escape(value: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let digit = |nibble: u8| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0');
-    let special = |byte: &u8| matches!(byte, 0..0x20 | 0x7F.. | b'|' | b'\\' | b'"');
     let mut rest = value;
-    while let Some(at) = rest.iter().position(special) {
+    while let Some(at) = rest.iter().position(|byte| special(*byte)) {
         let (clean, after) = rest.split_at_checked(at).unwrap_or_default();
         out.extend_from_slice(clean);
         let Some((byte, after)) = after.split_first() else { return };

@@ -212,17 +212,19 @@ fn write_all(queue: &Queue, mut formatter: Formatter, mut writer: Writer) {
     loop {
         let order = queue.take(&mut batch);
         let mut styles = order.styles.into_iter().peekable();
+        let mut count = 0;
         for (n, (record, text)) in batch.lines().enumerate() {
             while let Some((_, style)) = styles.next_if(|(from, _)| *from <= n) {
                 formatter = style.formatter();
             }
             formatter.line(record, text, &mut out);
+            count += 1;
             if out.len() >= PIECE {
-                writer.write(&out);
+                writer.write(&out, std::mem::take(&mut count));
                 out.clear();
             }
         }
-        writer.write(&out);
+        writer.write(&out, count);
         out.clear();
         out.shrink_to(4 * PIECE);
         batch.clear();

@@ -82,8 +82,8 @@ impl Writer {
         }
     }
 
-    /// Writes whole lines, or counts those it cannot write.
-    pub(super) fn write(&mut self, lines: &[u8]) {
+    /// Writes `count` whole lines, or counts those it cannot write.
+    pub(super) fn write(&mut self, lines: &[u8], count: u64) {
         if lines.is_empty() {
             return;
         }
@@ -97,7 +97,7 @@ impl Writer {
             self.put(lines)
         };
         let lost = count_lines(rest);
-        self.written.inc_by(count_lines(lines) - lost);
+        self.written.inc_by(count.saturating_sub(lost));
         self.lost.inc_by(lost);
         match result {
             Err(error) if self.trouble == 0 => {

@@ -369,8 +369,8 @@ fn what_follows_a_broken_line_begins_a_new_one() {
     let metrics = metrics();
     let sink = Sink::open(path.to_str().unwrap()).unwrap();
     let mut writer = Writer::new(sink, metrics.access_log_lines.clone(), metrics.access_log_dropped.clone());
-    writer.write(b"broken");
-    writer.write(b"whole\n");
+    writer.write(b"broken", 0);
+    writer.write(b"whole\n", 1);
     assert_eq!(fs::read_to_string(&path).unwrap(), "broken\nwhole\n");
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -99,6 +99,7 @@ pub(crate) struct Conn {
     phase: AtomicU8,
     requests: AtomicU32,
     join_head: AtomicBool,
+    bare_head: AtomicUsize,
     reset: AtomicBool,
     linger: AtomicBool,
     has_odd_line: AtomicBool,
@@ -130,6 +131,7 @@ impl Conn {
             phase: AtomicU8::new(Phase::Fresh as u8),
             requests: AtomicU32::new(0),
             join_head: AtomicBool::new(false),
+            bare_head: AtomicUsize::new(0),
             reset: AtomicBool::new(false),
             linger: AtomicBool::new(false),
             has_odd_line: AtomicBool::new(false),
@@ -175,6 +177,16 @@ impl Conn {
     /// the upstream, and that read sends a head whose body is late.
     pub(crate) fn join_next_head(&self) {
         self.join_head.store(true, Ordering::Relaxed);
+    }
+
+    /// The request under way is a head of that many bytes and nothing more.
+    pub(crate) fn note_bare_head(&self, bytes: usize) {
+        self.bare_head.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The bytes of that head; 0 where the request has a body. Asked once a request.
+    pub(super) fn take_bare_head(&self) -> usize {
+        self.bare_head.swap(0, Ordering::Relaxed)
     }
 
     pub(crate) fn take_join_head(&self) -> bool {

@@ -49,14 +49,15 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             let Some((served, settings)) = served.map(ReusedHttpStream::consume) else { return };
             let Ok(served) = served.into_any().downcast::<ClientStream>() else { return };
             stream = served;
-            stream.next_request();
+            let fresh = stream.ends_with_head() || !settings.as_ref().is_some_and(has_prefix);
+            stream.next_request(fresh);
             // An answer without `Connection: close` promised that the next request will be taken.
             if self.drain.stage() >= Stage::Emptying {
                 return;
             }
             // The engine's session with its buffers comes to be when there is something to read: an
             // idle connection is a socket and little else.
-            if !settings.as_ref().is_some_and(has_prefix) && !stream.waited().await {
+            if fresh && !stream.waited().await {
                 return;
             }
             kept = settings;
@@ -66,6 +67,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
 
 /// Whether bytes of the next request came in with this one. The engine keeps them to itself, and only
 /// its debug text tells; whatever else that says counts as yes, which costs memory and nothing more.
+/// Not for every request: [`ClientStream::ends_with_head`] is cheaper.
 fn has_prefix(settings: &HttpPersistentSettings) -> bool {
     struct Looks {
         at_prefix: bool,

@@ -78,6 +78,11 @@ impl HeadWatch {
         is_rewritten(&line).then_some(line)
     }
 
+    /// Bytes taken in since the head began.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The status to refuse the head with that is over its limit already; none while it is not.
     pub(crate) fn over(&self) -> Option<u16> {
         if self.bytes <= self.limits.head.saturating_add(SLACK) {

@@ -17,15 +17,18 @@ mod stream;
 mod table;
 mod tls;
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::task::AtomicWaker;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::server::ShutdownWatch;
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 pub use certificate::{Certificate, CertificateError, CertificateFiles, Standing};
@@ -68,17 +71,17 @@ pub struct ConnectionLimits {
     pub h2_streams: u32,
 }
 
-/// Ends one HTTP/2 request from outside.
+/// Ends one request from outside. One task at a time waits for it.
 #[derive(Default)]
 pub(crate) struct Kill {
     killed: AtomicBool,
-    wake: Notify,
+    waiter: AtomicWaker,
 }
 
 impl Kill {
     pub(crate) fn kill(&self) {
         self.killed.store(true, Ordering::Release);
-        self.wake.notify_one();
+        self.waiter.wake();
     }
 
     fn is_killed(&self) -> bool {
@@ -86,9 +89,12 @@ impl Kill {
     }
 
     async fn killed(&self) {
-        while !self.killed.load(Ordering::Acquire) {
-            self.wake.notified().await;
-        }
+        poll_fn(|cx| {
+            self.waiter.register(cx.waker());
+            // Looked at after the registration: from then on no kill is missed.
+            if self.is_killed() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 }
 

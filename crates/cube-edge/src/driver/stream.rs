@@ -144,6 +144,10 @@ pub(crate) struct ClientStream {
     timer: Option<Pin<Box<Sleep>>>,
     /// Whether a byte of this head has come.
     begun: bool,
+    /// Nothing of this request came in with the one before.
+    fresh: bool,
+    /// Something was read after this head.
+    beyond: bool,
     head: HeadWatch,
     /// HTTP/2: the frames that leave.
     resets: Option<Resets>,
@@ -176,6 +180,8 @@ impl ClientStream {
             deadline,
             timer: None,
             begun: false,
+            fresh: true,
+            beyond: false,
             head: HeadWatch::new(limits),
             resets: None,
             frames: None,
@@ -191,10 +197,18 @@ impl ClientStream {
         stream
     }
 
-    /// Gets ready for another request on this connection.
-    pub(crate) fn next_request(&mut self) {
+    /// Whether it is sure that nothing of a next request was read: the head was all that came, to
+    /// the byte. (Of a request with a body the engine does not say where it ends.)
+    pub(super) fn ends_with_head(&self) -> bool {
+        self.fresh && !self.beyond && self.head.bytes() == self.conn.take_bare_head()
+    }
+
+    /// Gets ready for another request on this connection; `fresh`: nothing of it has been read.
+    pub(super) fn next_request(&mut self, fresh: bool) {
         self.timer = None;
         self.begun = false;
+        self.fresh = fresh;
+        self.beyond = false;
         self.head.restart();
         self.conn.set_phase(Phase::Idle);
     }
@@ -323,7 +337,10 @@ impl AsyncRead for ClientStream {
         }
         if self.conn.phase() == Phase::Open {
             self.timer = None;
-            return self.poll_frames(cx, buf);
+            let before = buf.filled().len();
+            let read = self.poll_frames(cx, buf);
+            self.beyond |= buf.filled().len() > before;
+            return read;
         }
         self.poll_head(cx, buf)
     }
