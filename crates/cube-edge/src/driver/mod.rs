@@ -210,33 +210,30 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             let conn = Arc::new(Conn::new(peer, local, speaks, tcp.clone(), self.refuse.clone()));
             place.hold(&conn);
             let deadline = accepted + limits.header_timeout;
-            match certificates {
-                None => {
-                    self.speak(Transport::Plain(Socket(tcp)), conn, &limits, deadline, speaks == Speaks::Grpc)
-                        .await
-                }
-                Some(certificates) => {
-                    // Boxed, so that a plain connection does not carry the size of a handshake.
-                    Box::pin(self.handshake(tcp, conn, &limits, deadline, &certificates)).await;
-                }
+            let shaken = match certificates {
+                None => Some((Transport::Plain(Socket(tcp)), speaks == Speaks::Grpc)),
+                // Boxed, so that no connection carries the size of a handshake for its whole life.
+                Some(certificates) => Box::pin(self.handshake(tcp, deadline, &certificates)).await,
+            };
+            if let Some((io, h2)) = shaken {
+                self.speak(io, conn, &limits, deadline, h2).await;
             }
             drop::<Place>(place);
         });
     }
 
+    /// The TLS session and whether it speaks HTTP/2; none where there is none in time.
     async fn handshake(
         &self,
         tcp: Arc<TcpStream>,
-        conn: Arc<Conn>,
-        limits: &ConnectionLimits,
         deadline: Instant,
         certificates: &Certificates,
-    ) {
+    ) -> Option<(Transport, bool)> {
         match timeout_at(deadline, certificates.acceptor().accept(Socket(tcp))).await {
             Ok(Ok(tls)) => {
                 self.metrics.handshake(TlsOutcome::Ok);
                 let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
-                self.speak(Transport::Tls(Box::new(tls)), conn, limits, deadline, h2).await;
+                return Some((Transport::Tls(Box::new(tls)), h2));
             }
             Ok(Err(error)) => {
                 self.metrics.handshake(TlsOutcome::Failed);
@@ -244,6 +241,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             }
             Err(_) => self.metrics.handshake(TlsOutcome::TimedOut),
         }
+        None
     }
 
     async fn speak(
