@@ -306,6 +306,11 @@ fn the_author_is_warned_of_what_holds_but_surprises() {
     assert!(warnings("").contains("routing.envd_control_from"));
     assert_eq!(warnings("routing: {envd_control_from: [10.0.0.0/8]}"), "");
     assert_eq!(warnings("errors: {dialect: e2b}"), "");
+    let of_cache = |text: &str| {
+        warnings(&format!("routing: {{envd_control_from: []}}\nresponse_cache: {{enabled: true{text}}}"))
+    };
+    assert_eq!(of_cache(""), "");
+    assert!(of_cache(", memory: 1MiB").contains("response_cache.max_object"));
     assert!(warnings("registry: {enabled: true}").contains("admin_url"));
 }
 

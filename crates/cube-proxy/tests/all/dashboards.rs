@@ -144,7 +144,11 @@ fn grouped(expression: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn panels_and_rules_name_what_is_there_and_a_prometheus_evaluates_them() {
-    let env = waking_with(json!({ "limits": { "connections_per_ip": 1000 } })).await;
+    let env = waking_with(json!({
+        "limits": { "connections_per_ip": 1000 },
+        "response_cache": { "enabled": true },
+    }))
+    .await;
     let origin = Origin::echo().await;
     let _socket = traffic(&env, &origin).await;
     let scraped = env.proxy.metrics_address().to_string();

@@ -40,8 +40,11 @@ fn headers(fields: &[(&str, &str)]) -> HeaderMap {
 }
 
 fn target(port: u16) -> Target {
-    let host = format!("{port}-a.cube.test");
-    let headers = headers(&[("Host", &host)]);
+    target_of(&[("Host", &format!("{port}-a.cube.test"))])
+}
+
+fn target_of(fields: &[(&str, &str)]) -> Target {
+    let headers = headers(fields);
     let head = RequestHead {
         version: http::Version::HTTP_11,
         method: &Method::GET,
@@ -265,6 +268,9 @@ async fn no_two_different_requests_have_the_same_key() {
     };
     keys.push(of_others.key());
     (of_others.entry, of_others.target) = (&entry, &another);
+    keys.push(of_others.key());
+    let by_headers = target_of(&[("Host", "localhost"), ("E2b-Sandbox-Id", "a"), ("E2b-Sandbox-Port", "80")]);
+    of_others.target = &by_headers;
     keys.push(of_others.key());
     let all = keys.len();
     assert_eq!(keys[0], parts(|_| ()));

@@ -62,12 +62,10 @@ async fn any_change_of_the_record_forgets_all_of_its_sandbox_and_frees_its_memor
         let first = env.get(&sandbox, &target).await;
         is_miss(&first);
         is_hit(&env.get(&sandbox, &target).await, &first.text());
-        let all = stored(&env).await;
+        assert!(stored(&env).await >= 3.0);
         env.write(&sandbox, &[change]).await;
-        eventually("its answers to be forgotten", || async {
-            (stored(&env).await == all - 2.0).then_some(())
-        })
-        .await;
+        eventually("its answers to be forgotten", || async { (stored(&env).await == 1.0).then_some(()) })
+            .await;
         let second = env.get(&sandbox, &target).await;
         is_miss(&second);
         assert_ne!(second.text(), first.text(), "{change:?}");
