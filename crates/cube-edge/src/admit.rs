@@ -162,7 +162,7 @@ impl Shared {
         }
 
         ctx.upgrade_named = request.headers.contains_key(header::UPGRADE);
-        ctx.upgrade = keep_real_upgrade(request, &ctx.target, &settings);
+        ctx.upgrade = ctx.upgrade_named && keep_real_upgrade(request, &ctx.target, &settings);
         ctx.grpc = request.version == Version::HTTP_2
             && (origin.conn.speaks == Speaks::Grpc || is_grpc(&request.headers));
         if control_plane {
@@ -295,16 +295,13 @@ fn is_grpc(headers: &http::HeaderMap) -> bool {
     start.is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"))
 }
 
-/// Whether the request asks for an upgrade that is passed on; where it does not, the field goes,
-/// so that the engine sees none either (connections.md, WebSocket and upgrades).
+/// Whether a request with an `Upgrade` asks for one that is passed on; where it does not, the field
+/// goes, so that the engine sees none either (connections.md, WebSocket and upgrades).
 fn keep_real_upgrade(
     request: &mut pingora_http::RequestHeader,
     target: &Option<cube_route::Target>,
     settings: &crate::settings::Settings,
 ) -> bool {
-    if !request.headers.contains_key(header::UPGRADE) {
-        return false;
-    }
     let nominated = crate::forward::connection_tokens(&request.headers)
         .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
     let mut protocols = request.headers.get_all(header::UPGRADE).iter();

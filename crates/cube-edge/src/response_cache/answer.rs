@@ -39,19 +39,20 @@ pub(super) struct Storable {
 /// How long an answer is fresh, and how old it is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Freshness {
-    /// When it was made.
-    born: Instant,
+    /// When its head came, and how old it was then.
+    came: Instant,
+    age: Duration,
     fresh_for: Duration,
 }
 
 impl Freshness {
-    pub(super) fn new(storable: &Storable, came: Instant) -> Option<Self> {
-        Some(Self { born: came.checked_sub(storable.age)?, fresh_for: storable.fresh_for })
+    pub(super) fn new(storable: &Storable, came: Instant) -> Self {
+        Self { came, age: storable.age, fresh_for: storable.fresh_for }
     }
 
     /// How old it is.
     pub(super) fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.born)
+        self.age + now.saturating_duration_since(self.came)
     }
 
     /// For how long it will be fresh; `None`: it is not.
@@ -270,7 +271,7 @@ mod tests {
     fn freshness_ends_when_it_is_said_to() {
         let storable = judged(&[GOOD, LENGTH, ("Age", "50")]).unwrap();
         let came = Instant::now() + Duration::from_secs(100);
-        let freshness = Freshness::new(&storable, came).unwrap();
+        let freshness = Freshness::new(&storable, came);
         let after = |seconds| came + Duration::from_secs(seconds);
         assert_eq!(freshness.age(after(3)).as_secs(), 53);
         assert_eq!(freshness.left(after(3)), Some(Duration::from_secs(7)));

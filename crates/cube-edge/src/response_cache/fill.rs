@@ -115,9 +115,6 @@ impl Filling {
         if self.plan.storable.length.is_some_and(|said| said != length) {
             return Fill::Cut;
         }
-        let Some(freshness) = Freshness::new(&self.plan.storable, self.plan.came) else {
-            return Fill::Outdated;
-        };
         self.head.remove_header(&header::TRANSFER_ENCODING);
         if self.head.insert_header(header::CONTENT_LENGTH, length).is_err() {
             return Fill::Cut;
@@ -126,7 +123,7 @@ impl Filling {
             head: self.head.clone(),
             // A boxed slice has no room to spare.
             body: Bytes::from(std::mem::take(&mut self.body).into_boxed_slice()),
-            freshness,
+            freshness: Freshness::new(&self.plan.storable, self.plan.came),
             selecting: self.plan.selecting.clone(),
         };
         let entry = &self.entry;

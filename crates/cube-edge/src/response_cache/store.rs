@@ -19,10 +19,12 @@ use crate::error::EdgeError;
 
 /// The most answers of one key, which differ in what `Vary` names. The oldest goes first.
 const MOST_VARIANTS: usize = 16;
-/// What an answer and its key take beside their bytes: the maps' entries, the head's own maps.
-const OVERHEAD: usize = 640;
-/// What a field takes beside its name and value.
-const OF_A_FIELD: usize = 112;
+/// What an answer and its key take beside their bytes, as measured: the entries of the maps here, and
+/// what the allocator rounds up.
+const OVERHEAD: usize = 1024;
+/// What a field takes beside its name and value, as measured: a head has two maps, one of them for
+/// the spelling of names, with room to spare, and an allocation for each name and value.
+const OF_A_FIELD: usize = 300;
 /// The maps grow to this many keys without having to be built anew, at most; a hint.
 const EXPECTED: usize = 4096;
 

@@ -212,7 +212,7 @@ async fn a_request_says_how_old_an_answer_may_be_and_for_how_long_it_must_be_fre
     let seconds = Duration::from_secs;
     let came = Instant::now() + seconds(1000);
     let storable = Storable { age: seconds(20), fresh_for: seconds(60), vary: vec![], length: None };
-    let freshness = Freshness::new(&storable, came).unwrap();
+    let freshness = Freshness::new(&storable, came);
     for (control, takes) in [
         ("max-age=20", true),
         ("max-age=19", false),

@@ -23,7 +23,7 @@ fn answer(body: &[u8], fields: &[(&str, &str)], fresh_for: Duration) -> Stored {
     Stored {
         head: ResponseHeader::build(200, None).unwrap(),
         body: Bytes::copy_from_slice(body),
-        freshness: Freshness::new(&storable, Instant::now()).unwrap(),
+        freshness: Freshness::new(&storable, Instant::now()),
         selecting: Arc::new(Selecting::of(&request(fields), &storable.vary)),
     }
 }

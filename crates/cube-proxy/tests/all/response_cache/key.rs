@@ -196,8 +196,9 @@ async fn what_a_client_claims_about_itself_poisons_nothing() {
         "X-HTTP-Method-Override",
         "X-Real-IP",
     ] {
-        env.get_with(&sandbox, "/", &[(name, "evil.test")]).await.passed(200);
-        let honest = env.get(&sandbox, "/").await;
+        let target = format!("/{name}");
+        env.get_with(&sandbox, &target, &[(name, "evil.test")]).await.passed(200);
+        let honest = env.get(&sandbox, &target).await;
         assert!(!honest.text().contains("evil"), "{name}: {}", honest.text());
     }
     // A body that goes with a GET is none that another GET asked for.
