@@ -130,7 +130,11 @@ fn impersonal(asking: &Asking<'_>, name: &str) -> bool {
         return !asking.forward_credentials && !name.ends_with("token");
     }
     if !sandbox_view::is_reserved_header(name) {
-        return true;
+        // A server that reads `_` as `-` takes it for the other.
+        return !name.contains('_') || {
+            let read = name.replace('_', "-");
+            !MAKES_IT_OWN.iter().any(|own| own.as_str() == read)
+        };
     }
     if asking.trusted {
         return SAID_ANEW.contains(&name) || (name == "x-forwarded-for" && names_one_client(asking));
