@@ -66,14 +66,23 @@ async fn app(fields: &[(&str, &str)]) -> Origin {
     .await
 }
 
-/// Waits until what the sandbox answers is stored: the push of the change that made its record
-/// spoils what is read before it arrives.
+/// Waits until what the sandbox answers is stored, and every push of what was written to the store
+/// before has arrived: one that is late would have the proxy forget what the test looks at.
 async fn settled(env: &Env, sandbox: Sandbox) -> Sandbox {
     settle(env, &sandbox).await;
     sandbox
 }
 
 async fn settle(env: &Env, sandbox: &Sandbox) {
+    // Pushes come in order. The proxy knows that there is no such sandbox until it is told of one
+    // (to an address that is not dialled).
+    let marker = env.nobody();
+    env.get(&marker, "/").await.is_not_found();
+    env.sandbox_at(([127, 0, 0, 1], 1).into()).id(&marker.id).await;
+    eventually("the pushes of before", || async {
+        (env.get(&marker, "/").await.status == 502).then_some(())
+    })
+    .await;
     eventually("a stored answer", || async { hit(&env.get(sandbox, WARM).await).then_some(()) }).await;
 }
 
