@@ -44,13 +44,14 @@ impl Shared {
             return Err(fail(ctx, Fault::UpstreamMalformed));
         }
         remove_hop_by_hop(response)?;
-        response.remove_header(&REQUEST_ID);
-        response.remove_header(&RETCODE);
         if status.is_informational() || status == StatusCode::NO_CONTENT {
             response.remove_header(&header::CONTENT_LENGTH);
             response.remove_header(&header::TRANSFER_ENCODING);
         }
         if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+            // Ours to say; of the answer they are replaced below.
+            response.remove_header(&REQUEST_ID);
+            response.remove_header(&RETCODE);
             return Ok(()); // the answer is still to come
         }
         self.answered(ctx, status.as_u16());
