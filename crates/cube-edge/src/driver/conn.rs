@@ -164,6 +164,7 @@ impl Conn {
 
     /// Counts a request; its number on this connection, from 1.
     pub(crate) fn next_request(&self) -> u32 {
+        self.linger.store(false, Ordering::Relaxed); // said of the one before
         self.requests.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
