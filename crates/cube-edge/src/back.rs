@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use cube_route::{Form, REMOVED_IN_PATH_FORM, WayBack};
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
-use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
@@ -221,8 +222,11 @@ fn way_back(session: &Session, response: &mut ResponseHeader, ctx: &Context) -> 
     if back.prefix.is_some() {
         rewrite(response, &header::SET_COOKIE, |value| back.set_cookie(value))?;
         rewrite(response, &SERVICE_WORKER, |value| back.service_worker_allowed(value))?;
-        for name in REMOVED_IN_PATH_FORM {
-            response.remove_header(*name);
+        // One walk tells whether there is anything to remove: most often there is not.
+        if response.headers.keys().any(|name| REMOVED_IN_PATH_FORM.contains(&name.as_str())) {
+            for name in REMOVED_IN_PATH_FORM {
+                response.remove_header(*name);
+            }
         }
     }
     Ok(())
@@ -234,20 +238,28 @@ fn rewrite(
     name: &HeaderName,
     change: impl Fn(&[u8]) -> Option<Vec<u8>>,
 ) -> Result<()> {
-    if !response.headers.contains_key(name) {
-        return Ok(());
+    let mut values = response.headers.get_all(name).iter();
+    let Some(first) = values.next() else { return Ok(()) };
+    let rewritten = |bytes: Vec<u8>| {
+        HeaderValue::from_maybe_shared(Bytes::from(bytes))
+            .or_err(ErrorType::InvalidHTTPHeader, "a rewritten answer header")
+    };
+    // Most often there is one.
+    if values.next().is_none() {
+        return match change(first.as_bytes()) {
+            Some(changed) => response.insert_header(name, rewritten(changed)?),
+            None => Ok(()),
+        };
     }
     let values: Vec<(HeaderValue, bool)> = response
         .headers
         .get_all(name)
         .iter()
         .map(|value| match change(value.as_bytes()) {
-            Some(changed) => HeaderValue::from_bytes(&changed)
-                .map(|value| (value, true))
-                .or_err(ErrorType::InvalidHTTPHeader, "a rewritten answer header"),
+            Some(changed) => rewritten(changed).map(|value| (value, true)),
             None => Ok((value.clone(), false)),
         })
-        .collect::<std::result::Result<_, Box<Error>>>()?;
+        .collect::<Result<_>>()?;
     if !values.iter().any(|(_, changed)| *changed) {
         return Ok(());
     }
