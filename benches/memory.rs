@@ -27,7 +27,7 @@ fn main() -> ExitCode {
 /// Whether looking up, token and route allocate nothing; `None` where the parts cannot be made.
 #[expect(clippy::print_stdout)]
 fn run(entries: usize) -> Option<bool> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().ok()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let _in_runtime = runtime.enter();
 
     let resident_before = resident()?;

@@ -58,7 +58,7 @@ fn parse(c: &mut Criterion) {
 
 /// A cached lookup, and the whole way from there to the address that is dialled.
 fn resolve(c: &mut Criterion) {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let _in_runtime = runtime.enter();
     let guard = AddressGuard::new(None, 1024..=65535, Vec::new());
     let node_ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));

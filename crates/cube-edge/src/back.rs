@@ -53,13 +53,16 @@ impl Shared {
             // Ours to say; of the answer they are replaced below.
             response.remove_header(&REQUEST_ID);
             response.remove_header(&RETCODE);
+            if self.response_cache.is_some() {
+                response.remove_header("x-cube-cache");
+            }
             return Ok(()); // the answer is still to come
         }
         self.answered(ctx, status.as_u16());
         if matches!(ctx.destination, Destination::Sandbox(_)) {
             way_back(session, response, ctx)?;
         }
-        self.tell_of_cache(response, ctx)?;
+        self.tell_of_cache(session, response, ctx)?;
         response.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
         response.insert_header("X-Cube-Retcode", Retcode::Passed(status.as_u16()).wire())?;
         if session.req_header().version < Version::HTTP_11 {

@@ -306,13 +306,6 @@ impl Resolver {
         Lookup::Found(entry)
     }
 
-    #[cfg(test)]
-    pub(crate) fn put_for_measuring(&self, id: &SandboxId, fields: &[(&str, &str)]) {
-        let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-        let reading = Reading { trust: self.trust(), read_at: self.clock.now(), interested: false };
-        self.keep(id, Some(SandboxRecord::parse(fields, 0)), reading, false);
-    }
-
     /// The reading that was in force, if any, says something else than what was just read.
     fn outdate(&self, id: &SandboxId, last: Option<&Entry>) {
         if let Some(last) = last {

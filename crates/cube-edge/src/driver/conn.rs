@@ -260,7 +260,7 @@ impl Conn {
                 };
                 self.idle.store(times, Ordering::Relaxed);
                 if times > idle {
-                    self.shut();
+                    self.end_idle();
                 }
                 return;
             }
@@ -303,6 +303,13 @@ impl Conn {
             }
         };
         let _ = tokio::time::timeout(LINGER_TIME, closing).await;
+    }
+
+    /// Ends a connection that waits for a request: it reads its end, and says its own. A request
+    /// that has come in meanwhile is still read.
+    pub(super) fn end_idle(&self) {
+        // An error says that the connection is gone already.
+        let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Read);
     }
 
     /// Ends the connection at once, whatever it is doing.

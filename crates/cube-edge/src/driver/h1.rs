@@ -6,8 +6,9 @@ use std::sync::Arc;
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
-use tokio::time::timeout_at;
+use tokio::time::{sleep, timeout_at};
 
+use super::conn::LAST_WORDS;
 use super::stream::ClientStream;
 use super::{Conn, ConnectionLimits, Driver, ORIGIN, Origin};
 use crate::drain::Stage;
@@ -15,7 +16,11 @@ use crate::drain::Stage;
 impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     pub(super) async fn serve_h1(&self, stream: ClientStream, conn: Arc<Conn>, limits: &ConnectionLimits) {
         self.serve_requests(stream, &conn, limits).await;
-        conn.linger().await;
+        tokio::select! {
+            () = conn.linger() => {}
+            // Nobody's lingering holds up the end of the process.
+            () = async { self.drain.reached(Stage::Emptying).await; sleep(LAST_WORDS).await } => {}
+        }
     }
 
     /// Returns when no further request is taken; the stream is dropped by then.
@@ -24,8 +29,10 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         let origin = Origin { conn: conn.clone(), kill: None };
         let mut stream = Box::new(stream);
         // The deadline of the first head counts from accept; nobody is answered who has sent nothing.
-        if timeout_at(stream.deadline(), stream.waited()).await != Ok(true) {
-            return;
+        match timeout_at(stream.deadline(), stream.waited()).await {
+            Ok(true) => {}
+            Ok(false) => return stream.close().await,
+            Err(_) => return,
         }
         let mut kept: Option<HttpPersistentSettings> = None;
         loop {
@@ -58,7 +65,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             // The engine's session with its buffers comes to be when there is something to read: an
             // idle connection is a socket and little else.
             if fresh && !stream.waited().await {
-                return;
+                return stream.close().await;
             }
             kept = settings;
         }

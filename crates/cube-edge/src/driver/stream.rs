@@ -107,11 +107,12 @@ impl Transport {
         }
     }
 
-    /// Waits until a read has something to say, be it an end; it may have nothing after all.
-    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Waits until a read has something to say, which may be nothing after all; false where it is
+    /// sure to be the end.
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         match self {
-            Transport::Plain(io) => io.0.poll_read_ready(cx),
-            Transport::Tls(io) => Pin::new(io.as_mut()).poll_fill_buf(cx).map_ok(|_| ()),
+            Transport::Plain(io) => io.0.poll_read_ready(cx).map_ok(|()| true),
+            Transport::Tls(io) => Pin::new(io.as_mut()).poll_fill_buf(cx).map_ok(|came| !came.is_empty()),
         }
     }
 
@@ -210,7 +211,14 @@ impl ClientStream {
         self.fresh = fresh;
         self.beyond = false;
         self.head.restart();
-        self.conn.set_phase(Phase::Idle);
+        if fresh {
+            self.conn.set_phase(Phase::Idle);
+        } else {
+            // Where that is not the whole head, the rest of it is due.
+            self.begun = true;
+            self.deadline = Instant::now() + self.header_timeout;
+            self.conn.set_phase(Phase::Head);
+        }
     }
 
     /// When the head of the request that is waited for is due.
@@ -218,14 +226,20 @@ impl ClientStream {
         self.deadline
     }
 
-    /// Waits for something to read; false where the connection is broken.
+    /// Waits for something to read; false where the connection has ended instead.
     pub(super) async fn waited(&mut self) -> bool {
         poll_fn(|cx| {
             ready!(self.poll_held(cx))?;
             self.io.poll_readable(cx)
         })
         .await
-        .is_ok()
+        .unwrap_or(false)
+    }
+
+    /// Says the end of an idle connection: over TLS the other side wants to hear it from us.
+    pub(super) async fn close(&mut self) {
+        // One write of a few bytes, and nobody waits for it.
+        let _ = tokio::time::timeout(super::conn::LAST_WORDS, AsyncWriteExt::shutdown(self)).await;
     }
 
     /// Writes what is held. Ready when nothing is left.
@@ -249,7 +263,10 @@ impl ClientStream {
     /// Answers in the engine's place, then fails the read, which makes it drop the connection.
     fn refuse(&mut self, cx: &mut Context<'_>, status: u16) -> io::Error {
         self.held.extend_from_slice(&self.conn.refusal(status));
-        self.conn.linger_on_close();
+        // A client that was too slow with its head is not waited for once more.
+        if status != 408 {
+            self.conn.linger_on_close();
+        }
         // One try: the client has read nothing yet, so the answer fits the socket's buffer.
         if self.poll_held(cx).is_ready() {
             let _ = self.io.poll_flush(cx);

@@ -85,8 +85,10 @@ impl Table {
     pub(crate) fn shut(&self, all: bool) {
         for shard in &self.shards {
             for conn in shard.lock().values() {
-                if all || matches!(conn.phase(), Phase::Idle | Phase::Fresh) {
+                if all {
                     conn.shut();
+                } else if matches!(conn.phase(), Phase::Idle | Phase::Fresh) {
+                    conn.end_idle();
                 }
             }
         }

@@ -37,12 +37,43 @@ impl Room {
     }
 }
 
+/// Room that is taken until it is dropped.
+pub(super) struct Taken {
+    cache: Arc<ResponseCache>,
+    bytes: usize,
+}
+
+impl Taken {
+    /// So many bytes, if there is room for them.
+    pub(super) fn new(cache: &Arc<ResponseCache>, bytes: usize) -> Option<Self> {
+        cache.room.take(bytes).then(|| Self { cache: cache.clone(), bytes })
+    }
+
+    /// As many as that in all; whether there was room.
+    fn grow_to(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let grown = self.cache.room.take(more);
+        if grown {
+            self.bytes += more;
+        }
+        grown
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.cache.room.give_back(self.bytes);
+    }
+}
+
 /// What is known of an answer from its head on.
 #[derive(Clone)]
 pub(super) struct Plan {
     pub(super) storable: Storable,
     pub(super) selecting: Arc<Selecting>,
     pub(super) came: Instant,
+    /// For the copies of the head, which live as long as this does.
+    pub(super) _head: Arc<Taken>,
 }
 
 /// The answer so far.
@@ -52,9 +83,9 @@ pub(super) struct Filling {
     key: Vec<u8>,
     plan: Plan,
     head: ResponseHeader,
-    /// Room for the body is taken from `cache.room` before it is allocated.
+    /// Room for the body is taken before it is allocated.
     body: Vec<u8>,
-    taken: usize,
+    taken: Taken,
     /// What became of it; none: it is still coming in.
     over: Option<Fill>,
 }
@@ -68,12 +99,11 @@ impl Filling {
         head: &ResponseHeader,
     ) -> Result<Self> {
         let head = own(head)?;
+        let taken = Taken { cache: cache.clone(), bytes: 0 };
         let mut filling =
-            Self { cache, entry, key: key.to_vec(), plan, head, body: Vec::new(), taken: 0, over: None };
-        match filling.plan.storable.length {
-            Some(length) if length > filling.cache.max_object => filling.give_up(Fill::TooLarge),
-            Some(length) => filling.grow_to(length),
-            None => {}
+            Self { cache, entry, key: key.to_vec(), plan, head, body: Vec::new(), taken, over: None };
+        if let Some(length) = filling.plan.storable.length {
+            filling.grow_to(length);
         }
         Ok(filling)
     }
@@ -86,8 +116,8 @@ impl Filling {
         if length > self.cache.max_object {
             return self.give_up(Fill::TooLarge);
         }
-        if length > self.taken {
-            self.grow_to((2 * self.taken).max(length).max(STEP).min(self.cache.max_object));
+        if length > self.taken.bytes {
+            self.grow_to((2 * self.taken.bytes).max(length).max(STEP).min(self.cache.max_object));
         }
         if self.over.is_none() {
             self.body.extend_from_slice(piece);
@@ -95,18 +125,16 @@ impl Filling {
     }
 
     fn grow_to(&mut self, bytes: usize) {
-        let more = bytes.saturating_sub(self.taken);
-        if !self.cache.room.take(more) {
+        if !self.taken.grow_to(bytes) {
             return self.give_up(Fill::NoRoom);
         }
-        self.taken += more;
         self.body.reserve_exact(bytes - self.body.len());
     }
 
     fn give_up(&mut self, outcome: Fill) {
         self.over = Some(outcome);
         self.body = Vec::new();
-        self.cache.room.give_back(std::mem::take(&mut self.taken));
+        self.taken = Taken { cache: self.cache.clone(), bytes: 0 };
     }
 
     /// The body has come to its end.
@@ -143,7 +171,6 @@ impl Drop for Filling {
     fn drop(&mut self) {
         // Dropped before its end: the answer was cut, or its client has left.
         self.cache.metrics.filled(self.over.unwrap_or(Fill::Cut));
-        self.cache.room.give_back(self.taken);
     }
 }
 

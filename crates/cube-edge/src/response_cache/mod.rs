@@ -36,6 +36,17 @@ pub struct Settings {
     pub max_object: usize,
 }
 
+/// What one answer on its way may take beside its body, so that it fits.
+const HEAD: usize = 64 * 1024;
+
+impl Settings {
+    /// Whether an answer of `max_object` bytes fits at all.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        self.max_object.saturating_add(HEAD) <= self.memory / 2
+    }
+}
+
 /// The cache of one proxy.
 pub(crate) struct ResponseCache {
     store: Store,
@@ -52,7 +63,8 @@ impl ResponseCache {
         // Answers that are still coming in have a part of the memory for themselves, so that any
         // number of them at once stays within the bound: a quarter, or more where one answer takes
         // more, but never more than half.
-        let coming_in = (settings.memory / 4).max(settings.max_object.min(settings.memory / 2));
+        let one = settings.max_object.saturating_add(HEAD);
+        let coming_in = (settings.memory / 4).max(one.min(settings.memory / 2));
         Ok(Arc::new(Self {
             store: Store::new(settings.memory - coming_in, settings.max_object)?,
             room: fill::Room::new(coming_in),

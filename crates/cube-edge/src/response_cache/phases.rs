@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use cube_metadata::Access;
 use cube_resolver::{Generation, Revision};
 use cube_route::sandbox_view;
 use http::{HeaderValue, header};
@@ -14,10 +15,11 @@ use pingora_proxy::Session;
 
 use super::answer::{Selecting, storable};
 use super::engine::{ENGINE, Ticket, meta};
-use super::fill::Plan;
+use super::fill::{Plan, Taken};
 use super::key::Parts;
+use super::metrics::Fill;
 use super::request::{Asking, Wish, wish};
-use super::store::Stored;
+use super::store::{Stored, size_of_head};
 use crate::context::Context;
 use crate::edge::Shared;
 
@@ -69,44 +71,67 @@ impl Shared {
         })
     }
 
+    /// `X-Forwarded-Proto` as the sandbox sees it.
+    fn scheme_of(session: &Session, ctx: &Context) -> Option<&'static str> {
+        let origin = ctx.origin.as_ref()?;
+        let trusted = ctx.settings.trusts(origin.conn.peer.ip().to_canonical());
+        let secure = origin.conn.speaks.scheme() == "https";
+        Some(sandbox_view::forwarded_proto(&session.req_header().headers, trusted, secure))
+    }
+
+    fn key_of(session: &Session, ctx: &Context) -> Option<Vec<u8>> {
+        let (target, sandbox) = (ctx.target.as_ref()?, ctx.sandbox()?);
+        let raw = session.req_header().raw_path();
+        let parts = Parts {
+            entry: &sandbox.entry,
+            target,
+            scheme: Self::scheme_of(session, ctx)?,
+            upstream_host: ctx.masked_host.as_ref().map_or(&ctx.host[..], HeaderValue::as_bytes),
+            client_host: &ctx.host,
+            prefix: target.prefix(ctx.origin_form(raw)),
+            upstream_target: &ctx.upstream_target(raw),
+        };
+        Some(parts.key())
+    }
+
+    /// A request that may have changed what a target says, and was not refused, ends what is stored
+    /// for it (RFC 9111, 4.4).
+    fn drop_changed(&self, session: &Session, response: &ResponseHeader, ctx: &Context) {
+        let changes = !ctx.method.is_safe()
+            && (response.status.is_success() || response.status.is_redirection())
+            && ctx.sandbox().is_some_and(|sandbox| matches!(sandbox.entry.record.access, Access::Public));
+        if let (Some(cache), true) = (&self.response_cache, changes)
+            && let Some(key) = Self::key_of(session, ctx)
+        {
+            let dropped = cache.store.drop_key(&key);
+            if dropped > 0 {
+                cache.metrics.forgotten.inc_by(dropped);
+                cache.show_size();
+            }
+        }
+    }
+
     /// The key of the request, and what is stored under it.
     pub(crate) fn cache_key(&self, session: &Session, ctx: &mut Context) -> Result<CacheKey> {
         let (Some(cache), Cached::Asks(wish)) = (&self.response_cache, std::mem::take(&mut ctx.cached))
         else {
             return Err(Error::new_in(ErrorType::InternalError));
         };
-        let (Some(target), Some(sandbox), Some(origin)) = (&ctx.target, ctx.sandbox(), &ctx.origin) else {
+        let (Some(sandbox), Some(key)) = (ctx.sandbox(), Self::key_of(session, ctx)) else {
             return Err(Error::new_in(ErrorType::InternalError));
         };
         let client = session.req_header();
-        let trusted = ctx.settings.trusts(origin.conn.peer.ip().to_canonical());
-        let secure = origin.conn.speaks.scheme() == "https";
-        let scheme = sandbox_view::forwarded_proto(&client.headers, trusted, secure);
-        let raw = client.raw_path();
-        let upstream_target = ctx.upstream_target(raw);
-        let key = Parts {
-            entry: &sandbox.entry,
-            target,
-            scheme,
-            upstream_host: ctx.masked_host.as_ref().map_or(&ctx.host[..], HeaderValue::as_bytes),
-            client_host: &ctx.host,
-            prefix: target.prefix(ctx.origin_form(raw)),
-            upstream_target: &upstream_target,
-        }
-        .key();
         let found =
             wish.stored.then(|| cache.store.find(&key, &client.headers, &wish, Instant::now())).flatten();
         let life = (sandbox.entry.generation, sandbox.entry.revision);
         let ticket = Ticket { cache: cache.clone(), entry: sandbox.entry.clone(), found: found.clone() };
-        drop(upstream_target);
         // What `forward` says of a request that goes upstream, the way back needs for a hit too.
-        ctx.seen.forwarded_proto = Some(HeaderValue::from_static(scheme));
+        ctx.seen.forwarded_proto = Self::scheme_of(session, ctx).map(HeaderValue::from_static);
         match found {
+            // The sandbox is not asked, so it is not in use by that (lifecycle.md).
             Some(stored) => {
                 cache.metrics.hits.inc();
                 ctx.cached = Cached::Hit(stored);
-                // A request that is answered from here is one all the same.
-                self.stamp(ctx);
             }
             None => {
                 cache.metrics.misses.inc();
@@ -150,17 +175,39 @@ impl Shared {
         let Some(storable) = storable(response.status, &response.headers, waited) else {
             return no("not for everybody");
         };
+        let Some(cache) = &self.response_cache else { return no("switched off") };
+        if storable.length.is_some_and(|length| length > cache.max_object) {
+            cache.metrics.filled(Fill::TooLarge);
+            return no("too large");
+        }
         let selecting = Arc::new(Selecting::of(&session.req_header().headers, &storable.vary));
+        // The engine keeps one copy of the head, and so do we, until the answer is in.
+        let head = 2 * size_of_head(&response.headers) + selecting.size();
+        let Some(head) = Taken::new(cache, head) else {
+            cache.metrics.filled(Fill::NoRoom);
+            return no("no room");
+        };
         let mut meta = meta(response.clone());
-        meta.extensions_mut().insert(Plan { storable, selecting, came: Instant::now() });
+        meta.extensions_mut().insert(Plan {
+            storable,
+            selecting,
+            came: Instant::now(),
+            _head: Arc::new(head),
+        });
         RespCacheable::Cacheable(meta)
     }
 
     /// Says in an answer's head what the cache had to do with it.
-    pub(crate) fn tell_of_cache(&self, response: &mut ResponseHeader, ctx: &mut Context) -> Result<()> {
+    pub(crate) fn tell_of_cache(
+        &self,
+        session: &Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
         if self.response_cache.is_none() {
             return Ok(());
         }
+        self.drop_changed(session, response, ctx);
         match &ctx.cached {
             Cached::Hit(stored) => {
                 let age = stored.freshness.age(Instant::now()).as_secs();

@@ -12,7 +12,7 @@ use super::answer::Freshness;
 use super::directives::directives;
 
 /// Fields that make an answer one client's, or a part, or depend on more than the key knows.
-static MAKES_IT_OWN: [HeaderName; 16] = [
+static MAKES_IT_OWN: [HeaderName; 18] = [
     header::AUTHORIZATION,
     header::PROXY_AUTHORIZATION,
     header::COOKIE,
@@ -32,6 +32,8 @@ static MAKES_IT_OWN: [HeaderName; 16] = [
     HeaderName::from_static("x-original-url"),
     HeaderName::from_static("x-rewrite-url"),
     HeaderName::from_static("x-host"),
+    HeaderName::from_static("x-original-host"),
+    HeaderName::from_static("x-http-host-override"),
 ];
 
 /// Of a trusted peer's fields those that the proxy itself says anew.

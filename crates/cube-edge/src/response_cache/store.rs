@@ -40,11 +40,13 @@ pub(crate) struct Stored {
 impl Stored {
     /// Bytes that it takes.
     fn size(&self) -> usize {
-        let fields = self.head.headers.iter();
-        let head: usize =
-            fields.map(|(name, value)| 2 * name.as_str().len() + value.len() + OF_A_FIELD).sum();
-        OVERHEAD + head + self.body.len() + self.selecting.size()
+        OVERHEAD + size_of_head(&self.head.headers) + self.body.len() + self.selecting.size()
     }
+}
+
+/// Bytes that a head with these fields takes.
+pub(super) fn size_of_head(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| 2 * name.as_str().len() + value.len() + OF_A_FIELD).sum()
 }
 
 /// The answers of one key, the newest first.
@@ -204,6 +206,14 @@ impl Store {
             index.remove(&key, &group);
         }
         Kept::Stored { evicted }
+    }
+
+    /// Drops every answer of a key; how many there were.
+    pub(super) fn drop_key(&self, key: &[u8]) -> u64 {
+        let mut index = self.index.lock();
+        let Some((key, group)) = self.groups.remove(key) else { return 0 };
+        index.remove(&key, &group);
+        group.answers.len() as u64
     }
 
     /// Drops every answer of a sandbox; how many there were.

@@ -107,9 +107,12 @@ pub(super) fn resolve(
     if config.registry.is_some() && matches!(config.store, Store::File(_)) {
         c.warnings.push("registry.enabled: the file store has no registry; nothing is announced".to_owned());
     }
-    if config.response_cache.is_some_and(|cache| cache.max_object > cache.memory / 2) {
+    if config.response_cache.is_some_and(|ResponseCache { memory, max_object }| {
+        !cube_edge::ResponseCacheSettings { memory, max_object }.fits()
+    }) {
         c.warnings.push(
-            "response_cache.max_object: an answer that takes more than half of response_cache.memory is not stored"
+            "response_cache.max_object: an answer of that size is not stored, since with its head it takes \
+             more than half of response_cache.memory"
                 .to_owned(),
         );
     }

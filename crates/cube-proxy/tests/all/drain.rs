@@ -262,3 +262,17 @@ async fn sigquit_alone_changes_nothing() {
     env.get(&sandbox, "/").await.passed(200);
     assert!(env.proxy.lives());
 }
+
+#[tokio::test]
+async fn a_refused_upload_that_is_never_sent_does_not_hold_up_the_end() {
+    let env = own(json!({ "drain": { "delay": "200ms" } })).await;
+    let host = env.nobody().host();
+    let mut client = env.client().await;
+    client.send(format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 500\r\n\r\n")).await;
+    let answer = client.answer("POST").await;
+    assert_eq!(answer.status, 404);
+    env.proxy.terminate();
+    let begun = Instant::now();
+    assert!(env.proxy.ended().await.success());
+    assert!(begun.elapsed() < Duration::from_millis(1_700), "{:?}", begun.elapsed());
+}

@@ -3,7 +3,7 @@
 use cube_testkit::scripts::{self, Framing};
 use cube_testkit::{Answer, Client, Exchange, Gate, Origin};
 
-use crate::support::{cube, tls};
+use crate::support::{cube, limits, tls};
 
 /// Writes bytes on a fresh connection and reads the first answer.
 async fn raw(bytes: impl AsRef<[u8]>) -> Answer {
@@ -265,5 +265,31 @@ async fn a_refused_client_may_write_its_body_to_the_end() {
     for framing in ["Transfer-Encoding: chunked", "Content-Length: 10000000"] {
         writes_on_after_a_refusal(cube().await.client().await, framing).await;
         writes_on_after_a_refusal(tls.h1().await, framing).await;
+    }
+}
+
+#[tokio::test]
+async fn the_rest_of_a_head_that_came_in_with_the_request_before_is_due_as_any() {
+    let env = limits().await;
+    let origin = Origin::replying(200, &[], "ok").await;
+    let host = env.sandbox(&origin).await.host();
+    let first = [
+        format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+        format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\n\r\nab"),
+        format!("POST / HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"),
+    ];
+    for first in first {
+        let mut client = env.client().await;
+        client.send(format!("{first}GET / HTTP/1.1\r\nHos")).await;
+        client.answer("GET").await.passed(200);
+        let late = client.answer("GET").await;
+        assert_eq!((late.status, late.retcode()), (408, Some(310_408)), "{first}");
+        assert!(client.ended().await);
+        // Nor does it keep one that is sent in time from being served.
+        let mut client = env.client().await;
+        client.send(format!("{first}GET / HTTP/1.1\r\nHos")).await;
+        client.answer("GET").await.passed(200);
+        client.send(format!("t: {host}\r\n\r\n")).await;
+        client.answer("GET").await.passed(200);
     }
 }

@@ -1,6 +1,5 @@
 //! The life of the cache, rule by rule (metadata.md). Sequences of all rules are in `model`.
 
-mod cost;
 mod identity;
 mod life;
 mod outage;

@@ -111,7 +111,7 @@ async fn the_store_stays_within_its_memory_and_drops_what_is_not_used() {
 
 #[tokio::test]
 async fn any_number_of_answers_at_once_take_no_more_than_their_share() {
-    let env = with(json!({ "response_cache": { "memory": "8MiB", "max_object": "1MiB" } })).await;
+    let env = with(json!({ "response_cache": { "memory": "9MiB", "max_object": "1MiB" } })).await;
     let gate = Gate::new();
     let script_gate = gate.clone();
     let origin = scripted(move |mut exchange| {
@@ -136,7 +136,8 @@ async fn any_number_of_answers_at_once_take_no_more_than_their_share() {
         client.wire().exactly(512 * KIB).await.unwrap();
         clients.push(client);
     }
-    // Two megabytes are for what is coming in; the others stream on all the same.
+    // A quarter is for what is coming in, two of these with their heads; the others stream on all the
+    // same.
     (0..40).for_each(|_| gate.open());
     for mut client in clients {
         let rest = client.wire().exactly(512 * KIB).await.unwrap();
@@ -153,4 +154,49 @@ async fn any_number_of_answers_at_once_take_no_more_than_their_share() {
 
 async fn sum_of(env: &Env, outcome: &str) -> f64 {
     sum(env, "fills_total", &[("outcome", outcome)]).await
+}
+
+#[tokio::test]
+async fn heads_of_answers_that_are_coming_in_count_too() {
+    // A quarter of the memory is for what is coming in: two copies of this head, and not four.
+    let env = with(json!({ "response_cache": { "memory": "1MiB", "max_object": "16KiB" } })).await;
+    let gate = Gate::new();
+    let script_gate = gate.clone();
+    let origin = scripted(move |mut exchange| {
+        let gate = script_gate.clone();
+        async move {
+            let fields: Vec<_> = (0..80).map(|n| (format!("X-H{n}"), "v".repeat(600))).collect();
+            let mut fields: Vec<_> =
+                fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            fields.extend([PUBLIC, ("Content-Length", "2")]);
+            exchange.start(200, &fields).await?;
+            exchange.send("h").await?;
+            gate.pass().await;
+            exchange.send("i").await?;
+            Ok(exchange)
+        }
+    })
+    .await;
+    let sandbox = settled(&env, env.sandbox(&origin).await).await;
+    let mut clients = Vec::new();
+    for target in ["/1", "/2"] {
+        let mut client = env.client().await;
+        client.request("GET", target, &[("Host", &sandbox.host())]).await;
+        let head = client.head().await;
+        clients.push((client, head));
+    }
+    assert_eq!(sum(&env, "fills_total", &[("outcome", "no_room")]).await, 1.0);
+    for (client, head) in &mut clients {
+        gate.open();
+        let answer = client.body(head.clone(), "GET").await;
+        assert_eq!((answer.text().as_str(), answer.clean), ("hi", true));
+    }
+    assert!(hit(&env.get(&sandbox, "/1").await), "the first had its room");
+    gate.open();
+    is_miss(&env.get(&sandbox, "/2").await);
+    eventually("the room given back", || async {
+        gate.open();
+        hit(&env.get(&sandbox, "/2").await).then_some(())
+    })
+    .await;
 }

@@ -1,5 +1,7 @@
 //! An answer from the store is an answer like any other.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use cube_testkit::Client;
 
 use super::*;
@@ -141,7 +143,7 @@ async fn a_hit_needs_no_application() {
 }
 
 #[tokio::test]
-async fn a_hit_is_logged_and_counted_and_keeps_its_sandbox_awake() {
+async fn a_hit_is_logged_and_counted_and_keeps_no_sandbox_awake() {
     let env = with(json!({})).await;
     let (_origin, sandbox) = sandbox_of(&env, &[PUBLIC]).await;
     let first = env.get(&sandbox, "/a?b").await;
@@ -150,10 +152,11 @@ async fn a_hit_is_logged_and_counted_and_keeps_its_sandbox_awake() {
     env.proxy.log_line(&first.request_id()).await;
     let before = env.proxy.metrics().await;
     let active = env.last_active(&sandbox).await.unwrap();
-    eventually("a later stamp", || async {
+    eventually("a stamp that would be a later one", || async {
         let answer = env.get(&sandbox, "/a?b").await;
         is_hit(&answer, "1");
-        (env.last_active(&sandbox).await.unwrap() > active).then_some(())
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        (now > u128::from(active) + 1_100).then_some(())
     })
     .await;
     let answer = env.get(&sandbox, "/a?b").await;
@@ -172,6 +175,7 @@ async fn a_hit_is_logged_and_counted_and_keeps_its_sandbox_awake() {
     ] {
         assert_eq!(line.field(field), value, "{field}");
     }
+    assert_eq!(env.last_active(&sandbox).await, Some(active));
     let after = env.proxy.metrics().await;
     let grown = |name: &str, labels: &[(&str, &str)]| after.sum(name, labels) - before.sum(name, labels);
     let hits = grown("cube_proxy_response_cache_lookups_total", &[("outcome", "hit")]);
@@ -285,4 +289,48 @@ async fn an_upgrade_begins_with_an_empty_cache() {
     let answer = env.get(&sandbox, "/").await;
     is_miss(&answer);
     assert_eq!(answer.text(), "2");
+}
+
+#[tokio::test]
+async fn what_may_have_changed_a_target_ends_what_is_stored_for_it_alone() {
+    let env = cached().await;
+    let (_origin, sandbox) = sandbox_of(env, &[PUBLIC]).await;
+    is_miss(&env.get(&sandbox, "/other").await);
+    for method in ["POST", "PUT", "PATCH", "DELETE"] {
+        env.get(&sandbox, "/").await.passed(200);
+        assert!(hit(&env.get(&sandbox, "/").await), "{method}");
+        env.call(By::Host, &sandbox, method, "/", &[("Cookie", "a=b")], "x").await.passed(200);
+        is_miss(&env.get(&sandbox, "/").await);
+    }
+    assert!(hit(&env.get(&sandbox, "/other").await));
+    env.call(By::Host, &sandbox, "OPTIONS", "/", &[], "").await.passed(200);
+    assert!(hit(&env.get(&sandbox, "/").await), "OPTIONS changes nothing");
+}
+
+#[tokio::test]
+async fn a_refused_change_ends_nothing() {
+    let env = cached().await;
+    let origin = scripted(|exchange| async move {
+        let status = if exchange.request.method == "GET" { 200 } else { 409 };
+        exchange.reply(status, &[PUBLIC], "x").await
+    })
+    .await;
+    let sandbox = settled(env, env.sandbox(&origin).await).await;
+    is_miss(&env.get(&sandbox, "/").await);
+    env.call(By::Host, &sandbox, "PUT", "/", &[], "x").await.passed(409);
+    is_hit(&env.get(&sandbox, "/").await, "x");
+}
+
+#[tokio::test]
+async fn an_early_answer_says_nothing_of_the_cache() {
+    let env = cached().await;
+    let origin = Origin::raw(
+        "HTTP/1.1 103 E\r\nX-Cube-Cache: HIT\r\nLink: </a>\r\n\r\n\
+         HTTP/1.1 200 OK\r\nContent-Length: 1\r\nCache-Control: private\r\n\r\nx",
+    )
+    .await;
+    let sandbox = env.sandbox(&origin).await;
+    let answer = env.get(&sandbox, "/").await;
+    let early = &answer.passed(200).informational[0];
+    assert_eq!((early.headers.all("Link"), early.headers.has("X-Cube-Cache")), (vec!["</a>"], false));
 }
