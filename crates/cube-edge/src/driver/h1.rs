@@ -73,7 +73,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
 }
 
 /// Whether bytes of the next request came in with this one. The engine keeps them to itself, and only
-/// its debug text tells; whatever else that says counts as yes, which costs memory and nothing more.
+/// its debug text tells; whatever else that says counts as yes, and the engine waits as it used to.
 /// Not for every request: [`ClientStream::ends_with_head`] is cheaper.
 fn has_prefix(settings: &HttpPersistentSettings) -> bool {
     struct Looks {
