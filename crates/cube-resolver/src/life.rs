@@ -1,11 +1,10 @@
 //! How long something that was read may be served: the rules of metadata.md "Cache", as one pure
 //! function of the time and of what is known about the store.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use cube_metadata::TrackingSession;
-use parking_lot::Mutex;
 
 /// Under which promise something was read. What was read under the promise that still holds is
 /// coherent: a change would have been pushed.
@@ -50,15 +49,17 @@ pub(crate) struct Bounds {
 /// After a background read of an entry began, the next one of the same entry waits this long.
 const REFRESH_PAUSE: Duration = Duration::from_secs(1);
 
-/// The life of one reading.
+/// The life of one reading. There is one for each sandbox in memory, so it is kept small: times are
+/// milliseconds since `read_at`, which in 32 bits are some weeks.
 #[derive(Debug)]
 pub(crate) struct Life {
     read_at: Instant,
-    expires: Instant,
     trust: Trust,
+    ttl_ms: u32,
+    /// When a background read last began, plus one; 0: none has.
+    refreshed_ms: AtomicU32,
     /// Known to be wrong, or forgotten on purpose: never served again.
     gone: AtomicBool,
-    refreshed_at: Mutex<Option<Instant>>,
 }
 
 impl Life {
@@ -66,10 +67,10 @@ impl Life {
     pub(crate) fn new(read_at: Instant, ttl: Duration, trust: Trust) -> Self {
         Self {
             read_at,
-            expires: read_at + ttl,
             trust,
+            ttl_ms: in_ms(ttl),
+            refreshed_ms: AtomicU32::new(0),
             gone: AtomicBool::new(false),
-            refreshed_at: Mutex::new(None),
         }
     }
 
@@ -79,6 +80,14 @@ impl Life {
 
     pub(crate) fn tracked(&self, current: Trust) -> bool {
         current.session.is_some() && self.trust == current
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms.into())
+    }
+
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.read_at)
     }
 
     /// Marks it as never to be served again; whether it was served until now.
@@ -94,8 +103,8 @@ impl Life {
     #[inline]
     fn fresh(&self, view: View, untracked: impl FnOnce() -> Duration) -> bool {
         match view.trust.session {
-            Some(_) => self.trust == view.trust && view.now < self.expires,
-            None => view.now < self.expires && view.now < self.read_at + untracked(),
+            Some(_) => self.trust == view.trust && self.age(view.now) < self.ttl(),
+            None => self.age(view.now) < self.ttl().min(untracked()),
         }
     }
 
@@ -123,17 +132,30 @@ impl Life {
     }
 
     fn in_overtime(&self, now: Instant, overtime: Duration) -> bool {
-        now < self.expires + overtime
+        self.age(now) < self.ttl() + overtime
     }
 
     /// Whether a background read may begin now, `turn` permitting; at most one caller in a while
     /// is told so.
     pub(crate) fn claim_refresh(&self, now: Instant, turn: impl FnOnce() -> bool) -> bool {
-        let Some(mut last) = self.refreshed_at.try_lock() else { return false };
-        if last.is_some_and(|last| now < last + REFRESH_PAUSE) || !turn() {
+        let last = self.refreshed_ms.load(Ordering::Acquire);
+        let now = in_ms(self.age(now)).saturating_add(1);
+        if last != 0 && now.saturating_sub(last) < in_ms(REFRESH_PAUSE) {
             return false;
         }
-        *last = Some(now);
-        true
+        // Whoever moves it on first has it, and gives it back where it is not its turn.
+        let claimed = self.refreshed_ms.compare_exchange(last, now, Ordering::AcqRel, Ordering::Acquire);
+        if claimed.is_err() {
+            return false;
+        }
+        let begins = turn();
+        if !begins {
+            self.refreshed_ms.store(last, Ordering::Release);
+        }
+        begins
     }
+}
+
+fn in_ms(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }

@@ -1,10 +1,13 @@
 //! The traffic token (metadata.md "Traffic token").
 
 use cube_metadata::{Access, SandboxRecord};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 /// The headers a token may come in; right if either is.
-const HEADERS: [&str; 2] = ["e2b-traffic-access-token", "cube-traffic-access-token"];
+static HEADERS: [HeaderName; 2] = [
+    HeaderName::from_static("e2b-traffic-access-token"),
+    HeaderName::from_static("cube-traffic-access-token"),
+];
 
 /// Whether a caller may reach the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +32,7 @@ pub fn authorise(record: &SandboxRecord, headers: &HeaderMap) -> TokenVerdict {
     let mut presented = false;
     let mut right = false;
     let mut contradiction = false;
-    for name in HEADERS {
+    for name in &HEADERS {
         let mut first: Option<&[u8]> = None;
         for value in headers.get_all(name) {
             let value = value.as_bytes();
@@ -50,8 +53,8 @@ pub fn authorise(record: &SandboxRecord, headers: &HeaderMap) -> TokenVerdict {
 mod tests {
     use super::*;
 
-    const E2B: &str = HEADERS[0];
-    const CUBE: &str = HEADERS[1];
+    const E2B: &str = "e2b-traffic-access-token";
+    const CUBE: &str = "cube-traffic-access-token";
     const TOKEN: (&str, &str) = ("TrafficAccessToken", "example-token");
 
     fn verdict(record: &[(&str, &str)], headers: &[(&'static str, &'static str)]) -> TokenVerdict {
