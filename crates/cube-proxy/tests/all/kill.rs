@@ -95,7 +95,8 @@ async fn under_tls_a_cut_is_no_clean_end_either() {
         let head = client.head().await;
         let answer = end(env, &sandbox, "killed", client.body(head, "GET")).await;
         assert!(!answer.clean, "{framing:?} {version}: {}", answer.brief());
-        assert_eq!(answer.text(), "one\n", "{framing:?} {version}");
+        // The kill may overtake the first piece; nothing else comes through.
+        assert!("one\n".starts_with(&answer.text()), "{framing:?} {version}: {}", answer.brief());
         ends_upstream(&origin).await;
     }
 }
