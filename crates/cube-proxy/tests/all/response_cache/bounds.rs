@@ -82,6 +82,13 @@ async fn an_answer_that_is_stored_streams_while_it_comes() {
                 assert_eq!(client.wire().exactly(4).await.unwrap(), piece);
             }
         }
+        // The client may have its last piece before the answer is stored; one that comes in between
+        // is fetched, both pieces at once.
+        eventually("a stored answer", || async {
+            (0..2).for_each(|_| gate.open());
+            hit(&env.get(&sandbox, "/").await).then_some(())
+        })
+        .await;
         is_hit(&env.get(&sandbox, "/").await, "halfrest");
     }
 }
