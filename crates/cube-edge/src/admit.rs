@@ -55,11 +55,9 @@ impl Shared {
         let silence = Some(ctx.settings.upstream.silence_timeout);
         session.set_read_timeout(silence);
         session.set_write_timeout(silence);
-        if session.get_keepalive().is_some() {
-            let idle = ctx.settings.connections.keepalive_idle;
-            // The engine counts whole seconds, and 0 would mean for ever.
-            let seconds = idle.as_secs() + u64::from(idle.subsec_nanos() > 0);
-            session.set_keepalive((!self.drain.closing()).then_some(seconds.max(1)));
+        // Else it stays without a limit, as the engine sets it: idle connections are the driver's.
+        if self.drain.closing() {
+            session.set_keepalive(None);
         }
     }
 

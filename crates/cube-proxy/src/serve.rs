@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cube_edge::{
     AccessLogSettings, AdminApi, AdminApp, Certificates, Gateway, Listener, MetricsApp, Parts, Readiness,
-    ResponseCacheSettings, Speaks,
+    Speaks,
 };
 use cube_metadata::MetadataStore;
 use prometheus::Registry;
@@ -304,9 +304,7 @@ pub(crate) fn assemble(
         resolver: config.resolver(),
         lifecycle: config.lifecycle().map_err(engine)?,
         breaker: config.breaker(),
-        response_cache: config
-            .response_cache
-            .map(|cache| ResponseCacheSettings { memory: cache.memory, max_object: cache.max_object }),
+        response_cache: config.response_cache,
         access_log,
         pool_size: config.upstream.pool_size,
         threads: config.server.threads,

@@ -10,6 +10,12 @@ use cube_route::SandboxId;
 
 use crate::life::Life;
 
+/// A higher number at each call.
+fn never_used() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// One life of a sandbox between resumes and rollbacks (metadata.md "Generation"). Numbers come
 /// from one counter of the process and are never used twice; a later life has a higher one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,8 +24,7 @@ pub struct Generation(u64);
 impl Generation {
     /// A number that was never used.
     pub(crate) fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+        Self(never_used())
     }
 
     /// The number.
@@ -43,8 +48,7 @@ pub struct Revision(u64);
 impl Revision {
     /// A number that was never used.
     pub(crate) fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+        Self(never_used())
     }
 
     /// The number.

@@ -38,14 +38,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         loop {
             let mut session = ServerSession::new_http1(stream as Stream);
             match kept {
-                Some(settings) => {
-                    settings.apply_to_session(&mut session);
-                    // Idle connections are ours, and so is the deadline of a head: no read of the
-                    // engine has one. (0 is for ever.)
-                    if session.get_keepalive().is_some() {
-                        session.set_keepalive(Some(0));
-                    }
-                }
+                Some(settings) => settings.apply_to_session(&mut session),
                 None => {
                     // The stream has the deadline of the first head: no read of it has one of its own.
                     session.set_read_timeout(None);

@@ -6,6 +6,7 @@ use cube_resolver::Entry;
 use cube_route::{Form, Target};
 
 /// The parts of a key.
+#[derive(Clone)]
 pub(super) struct Parts<'a> {
     /// Sandbox, generation, and content of its record.
     pub(super) entry: &'a Entry,

@@ -76,7 +76,15 @@ impl ResponseCache {
     /// Forgets every answer of a sandbox. One that is coming in now is not kept either, where the
     /// sandbox's reading is over by now ([`cube_resolver::Entry::is_over`]).
     pub(crate) fn forget(&self, id: &cube_route::SandboxId) {
-        let forgotten = self.store.forget(id);
+        self.show_forgotten(self.store.forget(id));
+    }
+
+    /// Forgets the answers of one key.
+    fn forget_key(&self, key: &[u8]) {
+        self.show_forgotten(self.store.forget_key(key));
+    }
+
+    fn show_forgotten(&self, forgotten: u64) {
         if forgotten > 0 {
             self.metrics.forgotten.inc_by(forgotten);
             self.show_size();

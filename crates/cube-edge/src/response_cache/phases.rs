@@ -79,13 +79,13 @@ impl Shared {
         Some(sandbox_view::forwarded_proto(&session.req_header().headers, trusted, secure))
     }
 
-    fn key_of(session: &Session, ctx: &Context) -> Option<Vec<u8>> {
+    fn key_of(session: &Session, ctx: &Context, scheme: &str) -> Option<Vec<u8>> {
         let (target, sandbox) = (ctx.target.as_ref()?, ctx.sandbox()?);
         let raw = session.req_header().raw_path();
         let parts = Parts {
             entry: &sandbox.entry,
             target,
-            scheme: Self::scheme_of(session, ctx)?,
+            scheme,
             upstream_host: ctx.masked_host.as_ref().map_or(&ctx.host[..], HeaderValue::as_bytes),
             client_host: &ctx.host,
             prefix: target.prefix(ctx.origin_form(raw)),
@@ -101,13 +101,10 @@ impl Shared {
             && (response.status.is_success() || response.status.is_redirection())
             && ctx.sandbox().is_some_and(|sandbox| matches!(sandbox.entry.record.access, Access::Public));
         if let (Some(cache), true) = (&self.response_cache, changes)
-            && let Some(key) = Self::key_of(session, ctx)
+            && let Some(key) =
+                Self::scheme_of(session, ctx).and_then(|scheme| Self::key_of(session, ctx, scheme))
         {
-            let dropped = cache.store.drop_key(&key);
-            if dropped > 0 {
-                cache.metrics.forgotten.inc_by(dropped);
-                cache.show_size();
-            }
+            cache.forget_key(&key);
         }
     }
 
@@ -117,7 +114,9 @@ impl Shared {
         else {
             return Err(Error::new_in(ErrorType::InternalError));
         };
-        let (Some(sandbox), Some(key)) = (ctx.sandbox(), Self::key_of(session, ctx)) else {
+        let scheme = Self::scheme_of(session, ctx);
+        let key = scheme.and_then(|scheme| Self::key_of(session, ctx, scheme));
+        let (Some(sandbox), Some(key)) = (ctx.sandbox(), key) else {
             return Err(Error::new_in(ErrorType::InternalError));
         };
         let client = session.req_header();
@@ -126,7 +125,7 @@ impl Shared {
         let life = (sandbox.entry.generation, sandbox.entry.revision);
         let ticket = Ticket { cache: cache.clone(), entry: sandbox.entry.clone(), found: found.clone() };
         // What `forward` says of a request that goes upstream, the way back needs for a hit too.
-        ctx.seen.forwarded_proto = Self::scheme_of(session, ctx).map(HeaderValue::from_static);
+        ctx.seen.forwarded_proto = scheme.map(HeaderValue::from_static);
         match found {
             // The sandbox is not asked, so it is not in use by that (lifecycle.md).
             Some(stored) => {

@@ -209,7 +209,7 @@ impl Store {
     }
 
     /// Drops every answer of a key; how many there were.
-    pub(super) fn drop_key(&self, key: &[u8]) -> u64 {
+    pub(super) fn forget_key(&self, key: &[u8]) -> u64 {
         let mut index = self.index.lock();
         let Some((key, group)) = self.groups.remove(key) else { return 0 };
         index.remove(&key, &group);

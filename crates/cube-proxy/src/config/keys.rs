@@ -1,6 +1,8 @@
 //! Every key: whether it can change while the proxy runs, and whether it did.
 
-use super::types::{Config, RedisStore, Registry, ResponseCache, Resume, Store};
+use cube_edge::ResponseCacheSettings;
+
+use super::types::{Config, RedisStore, Registry, Resume, Store};
 
 /// When another value of a key takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +62,7 @@ fn registry(config: &Config) -> Option<&Registry> {
     config.registry.as_ref()
 }
 
-fn response_cache(config: &Config) -> Option<&ResponseCache> {
+fn response_cache(config: &Config) -> Option<&ResponseCacheSettings> {
     config.response_cache.as_ref()
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use cube_edge::{Certificate, CertificateError, CertificateFiles, Trust};
+use cube_edge::{Certificate, CertificateError, CertificateFiles, ResponseCacheSettings, Trust};
 use cube_route::ClientHost;
 
 use super::check::Check;
@@ -107,9 +107,7 @@ pub(super) fn resolve(
     if config.registry.is_some() && matches!(config.store, Store::File(_)) {
         c.warnings.push("registry.enabled: the file store has no registry; nothing is announced".to_owned());
     }
-    if config.response_cache.is_some_and(|ResponseCache { memory, max_object }| {
-        !cube_edge::ResponseCacheSettings { memory, max_object }.fits()
-    }) {
+    if config.response_cache.is_some_and(|cache| !cache.fits()) {
         c.warnings.push(
             "response_cache.max_object: an answer of that size is not stored, since with its head it takes \
              more than half of response_cache.memory"
@@ -440,14 +438,15 @@ fn limits(c: &mut Check, file: &file::Limits, dialect: Dialect, pool: usize, mac
     }
 }
 
-fn response_cache(c: &mut Check, file: &file::ResponseCache) -> Option<ResponseCache> {
+fn response_cache(c: &mut Check, file: &file::ResponseCache) -> Option<ResponseCacheSettings> {
     c.require(
         "response_cache.max_object",
         file.max_object.0 <= file.memory.0,
         "must not be larger than response_cache.memory",
     );
     let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
-    file.enabled.then(|| ResponseCache { memory: bytes(file.memory.0), max_object: bytes(file.max_object.0) })
+    file.enabled
+        .then(|| ResponseCacheSettings { memory: bytes(file.memory.0), max_object: bytes(file.max_object.0) })
 }
 
 fn access_log(c: &mut Check, file: &file::AccessLog) -> AccessLog {

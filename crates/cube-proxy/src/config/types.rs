@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cube_edge::CertificateFiles;
+use cube_edge::{CertificateFiles, ResponseCacheSettings};
 use ipnet::IpNet;
 
 /// A password, a token, or a URL that may hold one. Never shown, in no format.
@@ -72,7 +72,7 @@ pub struct Config {
     /// How the process ends.
     pub drain: Drain,
     /// The cache of public answers; `None`: off.
-    pub response_cache: Option<ResponseCache>,
+    pub response_cache: Option<ResponseCacheSettings>,
     /// The log of requests.
     pub access_log: AccessLog,
     /// The log of the process.
@@ -341,15 +341,6 @@ pub struct Drain {
     pub stop_timeout: Duration,
     /// How long a successor may take to get ready.
     pub upgrade_timeout: Duration,
-}
-
-/// The opt-in cache of public answers (response-cache.md).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ResponseCache {
-    /// Bytes in all.
-    pub memory: usize,
-    /// Bytes of one answer.
-    pub max_object: usize,
 }
 
 /// Where access log lines go.

@@ -238,16 +238,17 @@ async fn a_request_says_how_old_an_answer_may_be_and_for_how_long_it_must_be_fre
 #[tokio::test]
 async fn no_two_different_requests_have_the_same_key() {
     let (entry, other, target, another) = (entry("").await, entry("").await, target(80), target(8080));
+    let usual = Parts {
+        entry: &entry,
+        target: &target,
+        scheme: "http",
+        upstream_host: b"ab",
+        client_host: b"cd",
+        prefix: Some("/p"),
+        upstream_target: b"/t",
+    };
     let parts = |change: fn(&mut Parts<'_>)| {
-        let mut parts = Parts {
-            entry: &entry,
-            target: &target,
-            scheme: "http",
-            upstream_host: b"ab",
-            client_host: b"cd",
-            prefix: Some("/p"),
-            upstream_target: b"/t",
-        };
+        let mut parts = usual.clone();
         change(&mut parts);
         parts.key()
     };
@@ -262,15 +263,7 @@ async fn no_two_different_requests_have_the_same_key() {
         parts(|parts| (parts.prefix, parts.upstream_target) = (None, b"/p/t")),
         parts(|parts| parts.upstream_target = b"/t?"),
     ];
-    let mut of_others = Parts {
-        entry: &other,
-        target: &target,
-        scheme: "http",
-        upstream_host: b"ab",
-        client_host: b"cd",
-        prefix: Some("/p"),
-        upstream_target: b"/t",
-    };
+    let mut of_others = Parts { entry: &other, ..usual.clone() };
     keys.push(of_others.key());
     (of_others.entry, of_others.target) = (&entry, &another);
     keys.push(of_others.key());
