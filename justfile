@@ -58,14 +58,18 @@ bench-instructions *args:
 bench-load *args:
     benches/load {{args}}
 
-# The binary as it is shipped
+# The release profile, without what a recorded load adds
 build:
     cargo build --release --locked
+
+# The binary as it is shipped: laid out by a load that is recorded first; half an hour on two cores
+release:
+    scripts/release
 
 # docs/configuration.md, made from the code
 reference:
     UPDATE_DOCS=1 cargo test -q -p cube-proxy --lib reference
 
 # The Debian package, into target/
-deb: build
-    deploy/build-deb
+deb:
+    deploy/build-deb "$(scripts/release)"

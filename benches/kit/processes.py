@@ -105,6 +105,12 @@ class Process:
             total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
         return total * 1024
 
+    def end(self, number=signal.SIGTERM, seconds=60):
+        """Asks it to end, and waits until it has."""
+        for pid in self.pids():
+            os.kill(pid, number)
+        self.child.wait(timeout=seconds)
+
     def stop(self):
         """Ends it and its descendants, by their ids."""
         pids = self.pids()

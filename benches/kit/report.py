@@ -84,7 +84,7 @@ def rates(figures):
     for scenario in SCENARIOS:
         form = "{:.2f}".format if scenario.unit == "GiB" else "{:,.0f}".format
         cells = [cell(figures.rate(scenario.name, peer), form) for peer in TITLES]
-        if any(cells) and scenario.name not in ("latency", "sse"):
+        if any(cells) and scenario.name not in ("latency", "latencyown", "sse"):
             rows.append((f"{scenario.title}, {scenario.unit}s a second", *cells))
     for name, title in COLD.items():
         _, rate = figures.cold(name)
@@ -179,7 +179,7 @@ def write(data, directory):
         "SETTING": setting(data), "MUST_HOLD": must_hold(figures), "COSTS": costs(figures), "RATES": rates(figures),
         "LATENCIES": latencies(figures), "MEMORY": memory(figures), "SANDBOXES": sandboxes(figures),
         "INSTRUCTIONS": instructions(figures), "MICRO": micros(figures), "ALLOCATIONS": allocations(figures),
-        "MEANINGS": meanings, "RATE": f"{(data['saturation'] or 0) / 2:,.0f}", "IDLE": f"{data['idle']:,}",
+        "MEANINGS": meanings, "RATE": f"{data['saturation'].get('cube', 0) / 2:,.0f}", "IDLE": f"{data['idle']:,}",
     }
     for name, part in parts.items():
         frame = frame.replace(f"@{name}@", part.strip())

@@ -2,32 +2,42 @@
 of work, the `cpu` seconds that the peer spent on them, and what else it saw."""
 
 import http.client
+import statistics
 import time
 
 from .clients import TOKEN_FIELD
 from .processes import Failed
-from .world import BODY, PRIVATE, PUBLIC, host_of
+from .world import BODY, PRIVATE, PROXIES, PUBLIC, host_of
 
 GIB = 1 << 30
-PROXIES = ("nginx", "lua", "haproxy", "noop", "cube")
 
 
 class Scenario:
-    """One row of the report."""
+    """One row of the report. It is measured in turn with the scenario `beside` it, which it is compared with."""
 
-    def __init__(self, name, title, unit, peers, run, meaning, once=False):
+    def __init__(self, name, title, unit, peers, run, meaning, once=False, beside=None):
         self.name, self.title, self.unit, self.peers = name, title, unit, peers
-        self.run, self.meaning, self.once = run, meaning, once
+        self.run, self.meaning, self.once, self.beside = run, meaning, once, beside
 
 
 class Bench:
-    """The world, its clients, and how long and how large."""
+    """The world, its clients, and how often, how long and how large."""
 
-    def __init__(self, world, clients, seconds, sandboxes, idle):
-        self.world, self.clients, self.seconds = world, clients, seconds
-        self.sandboxes, self.idle = sandboxes, idle
-        # The rate for `latency`: half of what Cube Proxy can do at most.
-        self.saturation = None
+    def __init__(self, world, clients, options):
+        self.world, self.clients, self.rounds, self.seconds = world, clients, options.rounds, options.seconds
+        self.sandboxes, self.idle = options.sandboxes, options.idle
+        # Requests a second of small_get, by peer.
+        self.rates = {}
+
+    def saturation(self, peer):
+        """What a peer can do at most, in requests a second."""
+        if peer.name not in self.rates:
+            small_get(self, peer)
+        return self.saturations()[peer.name]
+
+    def saturations(self):
+        """That of all that were measured so far."""
+        return {name: statistics.median(rates) for name, rates in self.rates.items()}
 
     def measured(self, peer, work):
         """`work()` with the peer's clocks read before and after."""
@@ -47,17 +57,26 @@ class Bench:
 
 def small_get(bench, peer):
     result = bench.wrk(peer)
-    if peer.name == "cube":
-        bench.saturation = max(bench.saturation or 0, result["count"] / result["seconds"])
+    bench.rates.setdefault(peer.name, []).append(result["count"] / result["seconds"])
     return result
 
 
+def at_rate(bench, peer, rate):
+    child = bench.clients.paced(peer.http, host_of(PRIVATE), bench.seconds, rate)
+    return bench.measured(peer, lambda: bench.clients.finished(child, bench.seconds))
+
+
 def latency(bench, peer):
-    if not bench.saturation:
-        small_get(bench, bench.world.peers["cube"])
-    rate = bench.saturation / 2
-    return bench.measured(
-        peer, lambda: bench.clients.paced(peer.http, host_of(PRIVATE), bench.seconds, rate))
+    """At the same rate for everyone."""
+    return at_rate(bench, peer, bench.saturation(bench.world.peers["cube"]) / 2)
+
+
+def latency_of_own(bench, peer):
+    """At half of what the peer itself can do, with the direct way at that rate beside it."""
+    rate = bench.saturation(peer) / 2
+    direct = at_rate(bench, bench.world.peers["direct"], rate)
+    result = at_rate(bench, peer, rate)
+    return {**result, "rate": rate, "direct_p99": direct["p99"]}
 
 
 def new_connections(bench, peer):
@@ -137,13 +156,13 @@ def idle(kind):
 
 
 def many_sandboxes(bench, _):
-    """Fills the cache by asking for each sandbox once, and looks what changed by that."""
+    """Fills one proxy's cache by asking for each sandbox once, and compares it with one that has few."""
     world, clients, total = bench.world, bench.clients, bench.sandboxes
     world.populate(total)
-    cube = world.cube()
-    entries = lambda: int(world.metric(cube, "cube_proxy_cache_entries"))  # noqa: E731
+    few, many = world.cube(), world.cube()
+    entries = lambda: int(world.metric(many, "cube_proxy_cache_entries"))  # noqa: E731
 
-    def asked(sandboxes, step=1, first=0, seconds=bench.seconds, fields=(TOKEN_FIELD,), any_status=False):
+    def asked(cube, sandboxes, step=1, first=0, seconds=bench.seconds, fields=(TOKEN_FIELD,), any_status=False):
         return bench.measured(cube, lambda: clients.wrk(
             cube.http, host_of(PRIVATE), seconds, fields=fields, any_status=any_status, sandboxes=sandboxes,
             step=step, first=first))
@@ -151,33 +170,49 @@ def many_sandboxes(bench, _):
     refused = {"fields": (), "any_status": True}
     result = {"count": total, "cpu": None}
     try:
-        asked(1000)
-        with_few, refused_few = asked(1000), asked(1000, **refused)
-        cold = asked(total, first=1000)
+        asked(few, 1000)
+        asked(many, 1000)
+        cold = asked(many, total, first=1000)
         # The rest is asked for without the token: looked up, refused, and kept all the same.
-        before, had, first, pieces = cube.process.resident_bytes(), entries(), 1000 + cold["count"], []
+        before, had, first, pieces = many.process.resident_bytes(), entries(), 1000 + cold["count"], []
         # Whatever is cached by then has to do; the report says how many.
         end = time.monotonic() + 240
         while first < total and time.monotonic() < end:
             # The last piece must not begin again with what is known.
             rate = pieces[-1]["count"] / pieces[-1]["seconds"] if pieces else 20_000
-            pieces.append(asked(total, first=first, seconds=max(1, min(5, int((total - first) / rate))), **refused))
+            seconds = max(1, min(5, int((total - first) / rate)))
+            pieces.append(asked(many, total, first=first, seconds=seconds, **refused))
             first += pieces[-1]["count"]
         result["entries"] = entries()
-        result["bytes"] = (cube.process.resident_bytes() - before) / max(1, result["entries"] - had)
+        result["bytes"] = (many.process.resident_bytes() - before) / max(1, result["entries"] - had)
         result["cold"], result["cold_refused"] = [cold], pieces
-        # Their connections to sandboxes had to make way for others'.
-        asked(1000)
-        with_many = asked(1000)
+        # The 1,000's connections to sandboxes had to make way for others'.
+        asked(many, 1000)
         # Steps prime to the number of sandboxes: in no order that the processor could foresee.
-        refused_many = asked(total, step=610_639, **refused)
-        spread = asked(total, step=610_639)
-        for name, piece in (("few", with_few), ("many", with_many), ("refused_few", refused_few),
-                            ("refused_many", refused_many), ("spread", spread)):
-            result[name] = piece["cpu"] / piece["count"] * 1e6
+        work = {
+            "few": lambda: asked(few, 1000),
+            "many": lambda: asked(many, 1000),
+            "refused_few": lambda: asked(few, 1000, **refused),
+            "refused_many": lambda: asked(many, total, step=610_639, **refused),
+        }
+        took = {name: [] for name in work}
+        for number in range(bench.rounds):
+            for name in turned(list(work), number):
+                piece = work[name]()
+                took[name].append(piece["cpu"] / piece["count"] * 1e6)
+        spread = asked(many, total, step=610_639)
+        result["spread"] = spread["cpu"] / spread["count"] * 1e6
+        result |= {name: statistics.median(values) for name, values in took.items()}
     finally:
-        world.group.stop(cube.process)
+        world.group.stop(few.process)
+        world.group.stop(many.process)
     return result
+
+
+def turned(turns, number):
+    """The same in another order, round by round: whatever drifts, drifts for all."""
+    first = number % len(turns)
+    return turns[first:] + turns[:first]
 
 
 SCENARIOS = [
@@ -185,16 +220,19 @@ SCENARIOS = [
              "64 connections, 12 bytes of answer. nginx + Lua and Cube Proxy look up a private sandbox, check "
              "its token and log; the others only forward."),
     Scenario("latency", "the same at half of saturation", "request", ("direct", *PROXIES), latency,
-             "As many requests a second for everyone as are half of what Cube Proxy did above at most, paced "
-             "by h2load over 64 connections."),
+             "As many requests a second for everyone as are half of what Cube Proxy did above, over 64 "
+             "connections, at random times (exponentially distributed, the same for everyone). Latency counts "
+             "from when a request is due."),
+    Scenario("latencyown", "at half of its own saturation", "request", PROXIES, latency_of_own,
+             "The same, each at half of what it did itself."),
     Scenario("new", "new connection each", "request", PROXIES, new_connections,
              "As the first row, each request on a connection of its own."),
     Scenario("public", "public sandbox", "request", ("cube",), public,
-             "As the first row without a token: what the token costs."),
+             "As the first row without a token: what the token costs.", beside="get"),
     Scenario("host302", "host form, 302", "request", ("cube",), host_form_302,
              "An answer with Location and Set-Cookie that nothing is changed in."),
     Scenario("path302", "path form, 302 rewritten", "request", ("cube",), path_form_302,
-             "The same answer, Location and the cookie's path moved under the prefix."),
+             "The same answer, Location and the cookie's path moved under the prefix.", beside="host302"),
     Scenario("tlsfull", "TLS 1.3, full handshake", "handshake", ("nginx", "haproxy", "cube"), tls("full"),
              "ECDSA P-256 certificate, X25519; the connection ends after the handshake."),
     Scenario("tlsnew", "TLS 1.3, new connection each", "request", ("nginx", "haproxy", "cube"), tls("get"),
@@ -220,5 +258,5 @@ SCENARIOS = [
     Scenario("many", "many cached sandboxes", "sandbox", ("cube",), many_sandboxes,
              "Each is asked for once, which fills the cache from Redis: first for some seconds with the token (a "
              "cold miss: a lookup, and a new connection to the sandbox), then without (a lookup, and a refusal). "
-             "Then the same 1,000 as before are asked again.", once=True),
+             "Then the same 1,000 are asked for in turn with a proxy that has cached no others.", once=True),
 ]

@@ -17,6 +17,7 @@ TOKEN = "example-token-of-32-characters-1"
 # Ids as long as real ones. The numbered ones are "%032x".
 PRIVATE, PUBLIC = "7c8fbcd45ffe450fb8f7fb223ad45507", "a1b2c3d45ffe450fb8f7fb223ad45508"
 PREFIX = "cube:v1:shared:sandbox:proxy:"
+PROXIES = ("nginx", "lua", "haproxy", "noop", "cube")
 # Addresses of the origin, as of many nodes: see peers/origin.conf.
 NODES = 64
 
@@ -35,22 +36,16 @@ class Peer:
 class World:
     """Starts what the scenarios need. The proxies share `proxy_cpu`; all else has `other_cpus`."""
 
-    def __init__(self, group, directory, binaries, proxy_cpu, other_cpus):
+    def __init__(self, group, directory, binaries, proxy_cpu, other_cpus, peers=PROXIES):
         self.group, self.directory, self.binaries = group, Path(directory), Path(binaries)
         self.proxy_cpu, self.other_cpus = proxy_cpu, other_cpus
-        self.origin, self.streams, self.redis = free_port(), free_port(), free_port()
+        self.origin, self.streams, self.h2c, self.redis = (free_port() for _ in range(4))
         self.started = 0
         self._files()
         self._origin()
         self._redis()
-        self.peers = {
-            "direct": Peer("direct", "direct", None, self.origin),
-            "nginx": self.nginx(),
-            "lua": self.lua(),
-            "haproxy": self.haproxy(),
-            "noop": self.noop(),
-            "cube": self.cube(),
-        }
+        self.peers = {"direct": Peer("direct", "direct", None, self.origin)}
+        self.peers |= {name: getattr(self, name)() for name in peers}
 
     def _files(self):
         www = self.directory / "www"
@@ -67,8 +62,8 @@ class World:
     def _origin(self):
         nodes = [f"127.0.1.{n}" for n in range(1, NODES + 1)]
         listen = "\n        ".join(f"listen {ip}:{self.origin} backlog=4096;" for ip in ["127.0.0.1", *nodes])
-        conf = self.config("origin.conf", LISTEN=listen)
-        self._start("origin", ["nginx", "-c", conf], self.origin, cpus=self.other_cpus)
+        conf = self.config("origin.conf", LISTEN=listen, H2C=self.h2c)
+        self._start("origin", ["nginx", "-c", conf], self.origin, self.h2c, cpus=self.other_cpus)
         streams = [self.binaries / "bench-streams", "origin", f"127.0.0.1:{self.streams}"]
         self._start("streams", streams, self.streams, cpus=self.other_cpus)
 
@@ -77,7 +72,7 @@ class World:
                    "--appendonly", "no", "--dir", self.directory]
         self._start("redis", command, self.redis, cpus=self.other_cpus)
         common = ["HostIP", "127.0.0.1", "SandboxIP", "127.0.0.1", "CreatedAt", "1733000000000000000",
-                  "8000", self.origin, "9000", self.streams]
+                  "8000", self.origin, "9000", self.streams, "50051", self.h2c]
         self.command("HSET", PREFIX + PUBLIC, *common, "AllowPublicTraffic", "true")
         self.command("HSET", PREFIX + PRIVATE, *common, "AllowPublicTraffic", "false",
                      "TrafficAccessToken", TOKEN)
@@ -121,13 +116,14 @@ class World:
         path.write_text(text)
         return path
 
-    def _start(self, name, command, *ports, cpus):
-        process = self.group.start(f"{self.started}-{name}", command, self.directory, cpus=cpus)
+    def _start(self, name, command, *ports, cpus, environment=None):
+        process = self.group.start(f"{self.started}-{name}", command, self.directory, cpus=cpus,
+                                   environment=environment)
         return process.listening(*ports)
 
-    def _peer(self, name, title, command, http, https=None):
+    def _peer(self, name, title, command, http, https=None, environment=None):
         ports = [port for port in (http, https) if port]
-        process = self._start(name, command, *ports, cpus=[self.proxy_cpu])
+        process = self._start(name, command, *ports, cpus=[self.proxy_cpu], environment=environment)
         return Peer(name, title, process, http, https)
 
     def nginx(self):
@@ -150,13 +146,14 @@ class World:
         command = [self.binaries / "noop-pingora", f"127.0.0.1:{http}", f"127.0.0.1:{upstream or self.origin}"]
         return self._peer("noop", "Pingora, no-op", command, http)
 
-    def cube(self):
+    def cube(self, binaries=None, **environment):
+        """Cube Proxy, of another build where `binaries` says so; the environment changes its configuration."""
         http, https, admin, metrics = (free_port() for _ in range(4))
         run = self.directory / f"run-{self.started}"
         run.mkdir()
         conf = self.config("cube.yaml", HTTP=http, HTTPS=https, ADMIN=admin, METRICS=metrics, RUN=run)
-        command = [self.binaries / "cube-proxy", "run", "-c", conf]
-        peer = self._peer("cube", "Cube Proxy", command, http, https)
+        command = [(binaries or self.binaries) / "cube-proxy", "run", "-c", conf]
+        peer = self._peer("cube", "Cube Proxy", command, http, https, environment)
         peer.metrics = metrics
         until("changes to be pushed", lambda: self.metric(peer, "cube_proxy_cache_tracked") == 1)
         return peer
@@ -195,13 +192,17 @@ def versions():
     }
 
 
-def missing_packages():
-    """Debian packages of what the bench drives and does not find. An nginx of another flavour will do."""
-    needed = {
-        "nginx": "nginx-light", "haproxy": "haproxy", "redis-server": "redis-server", "wrk": "wrk",
-        "h2load": "nghttp2-client", "openssl": "openssl", "taskset": "util-linux",
-        "/usr/lib/nginx/modules/ngx_http_lua_module.so": "libnginx-mod-http-lua",
-        "/usr/share/lua/5.1/nginx/redis.lua": "lua-nginx-redis",
-    }
-    return [package for what, package in needed.items()
-            if not (Path(what).exists() if what.startswith("/") else shutil.which(what))]
+# Debian packages of what is driven here. An nginx of another flavour will do.
+TOOLS = {"nginx": "nginx-light", "redis-server": "redis-server", "wrk": "wrk", "h2load": "nghttp2-client",
+         "openssl": "openssl", "taskset": "util-linux"}
+PEERS_TOOLS = {"haproxy": "haproxy", "/usr/lib/nginx/modules/ngx_http_lua_module.so": "libnginx-mod-http-lua",
+               "/usr/share/lua/5.1/nginx/redis.lua": "lua-nginx-redis"}
+
+
+def install(tools):
+    """Installs the packages of those that are missing; makes those that only root's PATH has found."""
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    missing = [package for what, package in tools.items()
+               if not (Path(what).exists() if what.startswith("/") else shutil.which(what))]
+    if missing:
+        subprocess.run([ROOT / "scripts" / "packages", *missing], check=True)

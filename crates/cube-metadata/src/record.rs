@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use constant_time_eq::constant_time_eq;
 use cube_route::Port;
-use subtle::ConstantTimeEq;
 
 use crate::HostMask;
 
@@ -107,7 +107,7 @@ impl TrafficToken {
     /// Whether `presented` is this token; takes the same time wherever they differ.
     #[must_use]
     pub fn matches(&self, presented: &[u8]) -> bool {
-        self.0.ct_eq(presented).into()
+        constant_time_eq(&self.0, presented)
     }
 }
 

@@ -51,17 +51,32 @@ pub(crate) async fn messages(load: Load) -> io::Result<()> {
     while let Some(done) = work.join_next().await {
         took.extend(done??);
     }
-    let elapsed = begun.elapsed().as_secs_f64();
-    took.sort_unstable();
-    let micros = |share: usize| took.get(took.len() * share / 1000).map_or(0, Duration::as_micros);
-    say(&format!(
-        r#"{{"count": {}, "seconds": {elapsed}, "p50": {}, "p99": {}, "p999": {}}}"#,
-        took.len(),
-        micros(500),
-        micros(990),
-        micros(999)
-    ));
+    say(&Latencies::new(took).json(begun.elapsed()));
     Ok(())
+}
+
+/// How long each of many took.
+pub(crate) struct Latencies(Vec<Duration>);
+
+impl Latencies {
+    pub(crate) fn new(mut took: Vec<Duration>) -> Self {
+        took.sort_unstable();
+        Self(took)
+    }
+
+    /// What the bench reads: how many there were in `elapsed`, and percentiles in microseconds.
+    pub(crate) fn json(&self, elapsed: Duration) -> String {
+        let Self(took) = self;
+        let micros = |share: usize| took.get(took.len() * share / 1000).map_or(0, Duration::as_micros);
+        format!(
+            r#"{{"count": {}, "seconds": {}, "p50": {}, "p99": {}, "p999": {}}}"#,
+            took.len(),
+            elapsed.as_secs_f64(),
+            micros(500),
+            micros(990),
+            micros(999)
+        )
+    }
 }
 
 /// Many event streams at once; counts the events that arrive while all of them stand.
@@ -130,6 +145,6 @@ async fn connect(load: &Load, path: &str, fields: &str, status: &str) -> io::Res
 
 /// A line for whoever started this.
 #[expect(clippy::print_stdout)]
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     println!("{line}");
 }

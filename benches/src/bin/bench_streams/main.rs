@@ -1,10 +1,11 @@
-//! The long-lived side of the load bench: an origin of WebSockets and event streams, and clients
-//! that keep many of them busy.
+//! The load bench's own clients, for what wrk and h2load cannot do, and their origin: WebSockets, event
+//! streams, and requests at times of their own.
 //!
 //! ```text
 //! bench-streams origin   LISTEN
 //! bench-streams messages ADDRESS HOST CONNECTIONS SECONDS   one message under way on each
 //! bench-streams events   ADDRESS HOST STREAMS SECONDS       counts what arrives
+//! bench-streams paced    ADDRESS HOST CONNECTIONS SECONDS RATE FIELD   so many requests a second
 //! ```
 //!
 //! A client prints `ready` when all connections stand, then measures, then prints one JSON object,
@@ -13,6 +14,7 @@
 mod client;
 mod head;
 mod origin;
+mod paced;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -50,6 +52,10 @@ async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.split_first() {
         Some((what, [listen])) if what == "origin" => origin::run(listen).await,
+        Some((what, [rest @ .., rate, field])) if what == "paced" => match (Load::read(rest), rate.parse()) {
+            (Some(load), Ok(rate)) if rate > 0.0 => paced::run(load, rate, field).await,
+            _ => return usage(),
+        },
         Some((what, rest)) => match (what.as_str(), Load::read(rest)) {
             ("messages", Some(load)) => client::messages(load).await,
             ("events", Some(load)) => client::events(load).await,
@@ -68,6 +74,9 @@ async fn main() -> ExitCode {
 
 #[expect(clippy::print_stderr)]
 fn usage() -> ExitCode {
-    eprintln!("usage: bench-streams origin LISTEN | messages|events ADDRESS HOST CONNECTIONS SECONDS");
+    eprintln!(
+        "usage: bench-streams origin LISTEN | messages|events ADDRESS HOST CONNECTIONS SECONDS | \
+         paced ADDRESS HOST CONNECTIONS SECONDS RATE FIELD"
+    );
     ExitCode::from(64)
 }
