@@ -10,7 +10,7 @@ from .figures import Figures, a, cost as cost_of
 from .scenarios import SCENARIOS
 
 TITLES = {"direct": "direct", "nginx": "nginx", "lua": "nginx + Lua", "haproxy": "HAProxy",
-          "noop": "Pingora, no-op", "cube": "Cube Proxy"}
+          "noop": "Pingora, no-op", "cube": "Cube Proxy", "other": "Cube Proxy, other build"}
 
 COLD = {"cold": "cold miss", "cold_refused": "cold miss, refused"}
 
@@ -42,6 +42,12 @@ def other_benches(target):
     return found
 
 
+def present(figures, without=()):
+    """The peers that something was measured of, with their titles."""
+    return {peer: title for peer, title in TITLES.items()
+            if peer not in without and any(found.get(peer) for found in figures.results.values())}
+
+
 def table(head, rows):
     """Markdown; the first column is text, the others are figures."""
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
@@ -62,7 +68,7 @@ def must_hold(figures):
 
 def costs(figures):
     """Processor time a unit, by peer."""
-    peers = [peer for peer in TITLES if peer != "direct"]
+    peers = present(figures, without=("direct",))
     rows = []
     for scenario in SCENARIOS:
         if not any(figures.cpu(scenario.name, peer) for peer in peers):
@@ -74,39 +80,41 @@ def costs(figures):
     for name, title in COLD.items():
         cpu, _ = figures.cold(name)
         if cpu:
-            rows.append((f"{title}, a request", "", "", "", "", cost_of("request", cpu), "", "", ""))
-    return table(("", *(TITLES[peer] for peer in peers), "Cube / nginx", "Cube / Lua", "Cube / no-op"), rows)
+            cells = [cost_of("request", cpu) if peer == "cube" else "" for peer in peers]
+            rows.append((f"{title}, a request", *cells, "", "", ""))
+    return table(("", *peers.values(), "Cube / nginx", "Cube / Lua", "Cube / no-op"), rows)
 
 
 def rates(figures):
     """Units a second, by peer: the proxy has one processor, and clients and origin share another."""
-    rows = []
+    peers, rows = present(figures), []
     for scenario in SCENARIOS:
         form = "{:.2f}".format if scenario.unit == "GiB" else "{:,.0f}".format
-        cells = [cell(figures.rate(scenario.name, peer), form) for peer in TITLES]
+        cells = [cell(figures.rate(scenario.name, peer), form) for peer in peers]
         if any(cells) and scenario.name not in ("latency", "latencyown", "sse"):
             rows.append((f"{scenario.title}, {scenario.unit}s a second", *cells))
     for name, title in COLD.items():
         _, rate = figures.cold(name)
         if rate:
-            rows.append((f"{title}, requests a second", "", "", "", "", "", f"{rate:,.0f}"))
-    return table(("", *TITLES.values()), rows)
+            cells = [f"{rate:,.0f}" if peer == "cube" else "" for peer in peers]
+            rows.append((f"{title}, requests a second", *cells))
+    return table(("", *peers.values()), rows)
 
 
 def latencies(figures):
-    rows = []
+    peers, rows = present(figures), []
     for scenario in SCENARIOS:
         cells = []
-        for peer in TITLES:
+        for peer in peers:
             values = [figures.value(scenario.name, peer, name) for name in ("p50", "p99", "p999")]
             cells.append(" / ".join(f"{value:,.0f}" for value in values) if None not in values else "")
         if any(cells) and scenario.unit in ("request", "message"):
             rows.append((scenario.title, *cells))
-    return table(("p50 / p99 / p99.9, us", *TITLES.values()), rows)
+    return table(("p50 / p99 / p99.9, us", *peers.values()), rows)
 
 
 def memory(figures):
-    peers = [peer for peer in TITLES if peer != "direct"]
+    peers = present(figures, without=("direct",))
     rows = []
     for name, title in (("get", "after small GETs, MiB"), ("sse", "with 1,000 event streams, MiB")):
         cells = [cell(figures.value(name, peer, "resident"), lambda v: f"{v / 1048576:.0f}") for peer in peers]
@@ -115,7 +123,7 @@ def memory(figures):
         if scenario.unit == "connection":
             cells = [cell(figures.value(scenario.name, peer, "kib"), "{:.1f}".format) for peer in peers]
             rows.append((f"{scenario.title}, KiB", *cells))
-    return table(("resident", *(TITLES[peer] for peer in peers)), [row for row in rows if any(row[1:])])
+    return table(("resident", *peers.values()), [row for row in rows if any(row[1:])])
 
 
 def sandboxes(figures):
@@ -184,4 +192,4 @@ def write(data, directory):
     for name, part in parts.items():
         frame = frame.replace(f"@{name}@", part.strip())
     (directory / "performance.md").write_text(frame)
-    (directory / "performance.svg").write_text(plot.bars(figures, SCENARIOS, TITLES))
+    (directory / "performance.svg").write_text(plot.bars(figures, SCENARIOS, present(figures)))

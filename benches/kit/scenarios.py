@@ -216,7 +216,7 @@ def turned(turns, number):
 
 
 SCENARIOS = [
-    Scenario("get", "small GET, keep-alive", "request", ("direct", *PROXIES), small_get,
+    Scenario("get", "small GET, keep-alive", "request", ("direct", *PROXIES, "other"), small_get,
              "64 connections, 12 bytes of answer. nginx + Lua and Cube Proxy look up a private sandbox, check "
              "its token and log; the others only forward."),
     Scenario("latency", "the same at half of saturation", "request", ("direct", *PROXIES), latency,
