@@ -72,4 +72,4 @@ reference:
 
 # The Debian package, into target/
 deb:
-    deploy/build-deb "$(scripts/release)"
+    binary=$(scripts/release) && deploy/build-deb "$binary"

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -106,10 +107,11 @@ class Process:
         return total * 1024
 
     def end(self, number=signal.SIGTERM, seconds=60):
-        """Asks it to end, and waits until it has."""
+        """Asks it to end, and waits until it has done so by itself."""
         for pid in self.pids():
             os.kill(pid, number)
-        self.child.wait(timeout=seconds)
+        if status := self.child.wait(timeout=seconds):
+            raise Failed(f"{self.name} ended with {status}")
 
     def stop(self):
         """Ends it and its descendants, by their ids."""
@@ -125,6 +127,18 @@ class Process:
             except subprocess.TimeoutExpired:
                 continue
         self.child.wait()
+
+
+def end_with_signals():
+    """Whoever is ended from outside takes along what it started."""
+    def leave(number, _):
+        # Once is enough: what is being ended must not be left half-way.
+        for other in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(other, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, leave)
 
 
 class Group:

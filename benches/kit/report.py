@@ -178,13 +178,19 @@ def setting(data):
             f"{data['seconds']:g} s each; the whole run took {data['took'] / 60:.0f} minutes.")
 
 
+BUILDS = ("Cube Proxy and the no-op Pingora are the builds of `scripts/release --bench`, laid out by recorded load "
+          "([decision 7](decisions/0007-profile-guided-build.md)); *other build* is Cube Proxy as "
+          "`cargo build --release` makes it.")
+ONE_BUILD = "Cube Proxy and the no-op Pingora are builds that were named by hand (`--bin`)."
+
+
 def write(data, directory):
     """docs/performance.md and docs/performance.svg."""
     figures = Figures(data)
     meanings = "\n".join(f"- **{scenario.title}**: {scenario.meaning}" for scenario in SCENARIOS)
     frame = (Path(__file__).resolve().parent / "performance.md").read_text()
     parts = {
-        "SETTING": setting(data), "MUST_HOLD": must_hold(figures), "COSTS": costs(figures), "RATES": rates(figures),
+        "SETTING": setting(data), "BUILDS": BUILDS if data["beside"] else ONE_BUILD, "MUST_HOLD": must_hold(figures), "COSTS": costs(figures), "RATES": rates(figures),
         "LATENCIES": latencies(figures), "MEMORY": memory(figures), "SANDBOXES": sandboxes(figures),
         "INSTRUCTIONS": instructions(figures), "MICRO": micros(figures), "ALLOCATIONS": allocations(figures),
         "MEANINGS": meanings, "RATE": f"{data['saturation'].get('cube', 0) / 2:,.0f}", "IDLE": f"{data['idle']:,}",

@@ -98,7 +98,7 @@ def path_form_302(bench, peer):
     answer = connection.getresponse()
     location, cookie = answer.getheader("Location"), answer.getheader("Set-Cookie")
     connection.close()
-    if not location.startswith(f"{prefix}/login") or f"Path={prefix}/" not in cookie:
+    if not location or not cookie or not location.startswith(f"{prefix}/login") or f"Path={prefix}/" not in cookie:
         raise Failed(f"the answer was not rewritten: {location}, {cookie}")
     return bench.wrk(peer, fields=(), host="127.0.0.1", path=f"{prefix}/moved")
 
@@ -222,7 +222,7 @@ SCENARIOS = [
     Scenario("latency", "the same at half of saturation", "request", ("direct", *PROXIES), latency,
              "As many requests a second for everyone as are half of what Cube Proxy did above, over 64 "
              "connections, at random times (exponentially distributed, the same for everyone). Latency counts "
-             "from when a request is due."),
+             "from when a request is handed to its connection, where it may have to wait for the one before."),
     Scenario("latencyown", "at half of its own saturation", "request", PROXIES, latency_of_own,
              "The same, each at half of what it did itself."),
     Scenario("new", "new connection each", "request", PROXIES, new_connections,

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::{EVENTS, KEY, Load, head};
 
 /// For setting up one connection.
-const SETUP: Duration = Duration::from_secs(20);
+pub(crate) const SETUP: Duration = Duration::from_secs(20);
 /// Event streams that are set up at a time.
 const AT_ONCE: usize = 50;
 /// Between the last connection and the first measurement.

@@ -53,7 +53,7 @@ async fn main() -> ExitCode {
     let done = match arguments.split_first() {
         Some((what, [listen])) if what == "origin" => origin::run(listen).await,
         Some((what, [rest @ .., rate, field])) if what == "paced" => match (Load::read(rest), rate.parse()) {
-            (Some(load), Ok(rate)) if rate > 0.0 => paced::run(load, rate, field).await,
+            (Some(load), Ok(rate)) => paced::run(load, rate, field).await,
             _ => return usage(),
         },
         Some((what, rest)) => match (what.as_str(), Load::read(rest)) {
