@@ -46,8 +46,8 @@ doc:
 
 # What the pieces of a request cost, and what a cached sandbox takes
 bench-micro *args:
-    mkdir -p target/bench
-    CUBE_BENCH_OUT="$PWD/target/bench/memory.json" cargo bench --locked -p cube-benches --bench memory
+    mkdir -p "${CARGO_TARGET_DIR:-$PWD/target}/bench"
+    CUBE_BENCH_OUT="${CARGO_TARGET_DIR:-$PWD/target}/bench/memory.json" cargo bench --locked -p cube-benches --bench memory
     cargo bench --locked -p cube-benches --bench micro -- {{args}}
 
 # Instructions of a cached request, against the recorded ceiling (--record sets it anew)

@@ -5,7 +5,7 @@ from html import escape
 from .figures import a, cost
 
 PANELS = ("get", "new", "tlsnew", "h2", "down", "up", "ws", "sse")
-COLUMNS, WIDTH, LEFT, BAR, ROW, TOP = 2, 440, 112, 16, 22, 34
+COLUMNS, WIDTH, LEFT, BAR, ROW, TOP = 2, 480, 156, 16, 22, 34
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #1f2328; }
   .title { font-weight: 600; }

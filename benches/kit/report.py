@@ -12,6 +12,8 @@ from .scenarios import SCENARIOS
 TITLES = {"direct": "direct", "nginx": "nginx", "lua": "nginx + Lua", "haproxy": "HAProxy",
           "noop": "Pingora, no-op", "cube": "Cube Proxy", "other": "Cube Proxy, other build"}
 
+CEILING = Path(__file__).resolve().parents[1] / "ceiling.json"
+
 COLD = {"cold": "cold miss", "cold_refused": "cold miss, refused"}
 
 
@@ -35,8 +37,8 @@ def other_benches(target):
         name = json.loads(description.read_text())["full_id"]
         estimates = json.loads((description.parent / "estimates.json").read_text())
         found["micro"][name] = estimates["median"]["point_estimate"]
-    for name in ("memory", "instructions"):
-        path = target / "bench" / f"{name}.json"
+    # What is recorded is what CI holds; `just bench-instructions` leaves some out.
+    for name, path in (("memory", target / "bench" / "memory.json"), ("instructions", CEILING)):
         if path.exists():
             found[name] = json.loads(path.read_text())
     return found
@@ -110,6 +112,9 @@ def latencies(figures):
             cells.append(" / ".join(f"{value:,.0f}" for value in values) if None not in values else "")
         if any(cells) and scenario.unit in ("request", "message"):
             rows.append((scenario.title, *cells))
+        if scenario.name == "latencyown":
+            direct = [figures.value(scenario.name, peer, "direct_p99") for peer in peers]
+            rows.append(("direct at that rate, p99", *(cell(value, "{:,.0f}".format) for value in direct)))
     return table(("p50 / p99 / p99.9, us", *peers.values()), rows)
 
 
