@@ -277,6 +277,25 @@ fn the_container_file_copies_what_is_there_and_starts_what_is_known() {
             }
         }
     }
+    // What the first stage copies is a whole workspace.
+    let stage = tempfile::tempdir().unwrap();
+    let first_stage = instructions.iter().skip(1).take_while(|(word, _)| *word != "FROM");
+    for (_, copied) in first_stage.filter(|(word, _)| *word == "COPY") {
+        let mut sources: Vec<&str> = copied.split_whitespace().collect();
+        sources.pop();
+        let done = Command::new("cp")
+            .arg("-r")
+            .args(sources.iter().map(|source| root().join(source)))
+            .arg(stage.path())
+            .status();
+        assert!(done.unwrap().success(), "COPY {copied}");
+    }
+    let cargo = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--locked", "--no-deps", "--format-version", "1"])
+        .current_dir(stage.path())
+        .output()
+        .unwrap();
+    assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
     let of = |word: &str| {
         instructions.iter().filter(|(w, _)| *w == word).map(|(_, rest)| *rest).collect::<Vec<_>>()
     };
