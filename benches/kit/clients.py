@@ -17,9 +17,9 @@ TOKEN_FIELD = f"E2b-Traffic-Access-Token: {TOKEN}"
 class Clients:
     """Clients on the processors `cpus`."""
 
-    def __init__(self, cpus, binaries, directory):
+    def __init__(self, cpus, binaries):
         self.prefix = ["taskset", "-c", ",".join(str(cpu) for cpu in cpus)]
-        self.binaries, self.directory = Path(binaries), Path(directory)
+        self.binaries = Path(binaries)
 
     def _run(self, command, seconds, environment=None):
         command = [*self.prefix, *(str(part) for part in command)]

@@ -195,7 +195,8 @@ def write(data, directory):
     meanings = "\n".join(f"- **{scenario.title}**: {scenario.meaning}" for scenario in SCENARIOS)
     frame = (Path(__file__).resolve().parent / "performance.md").read_text()
     parts = {
-        "SETTING": setting(data), "BUILDS": BUILDS if data["beside"] else ONE_BUILD, "MUST_HOLD": must_hold(figures), "COSTS": costs(figures), "RATES": rates(figures),
+        "SETTING": setting(data), "BUILDS": BUILDS if data["beside"] else ONE_BUILD,
+        "MUST_HOLD": must_hold(figures), "COSTS": costs(figures), "RATES": rates(figures),
         "LATENCIES": latencies(figures), "MEMORY": memory(figures), "SANDBOXES": sandboxes(figures),
         "INSTRUCTIONS": instructions(figures), "MICRO": micros(figures), "ALLOCATIONS": allocations(figures),
         "MEANINGS": meanings, "RATE": f"{data['saturation'].get('cube', 0) / 2:,.0f}", "IDLE": f"{data['idle']:,}",

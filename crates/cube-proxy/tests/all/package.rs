@@ -267,13 +267,16 @@ fn the_container_file_copies_what_is_there_and_starts_what_is_known() {
         "ENTRYPOINT",
         "CMD",
     ];
+    let sources = |copied: &str| {
+        let mut words: Vec<PathBuf> = copied.split_whitespace().map(|word| root().join(word)).collect();
+        words.pop();
+        words
+    };
     for (word, rest) in &instructions {
         assert!(known.contains(word), "{word} {rest}");
         if *word == "COPY" && !rest.starts_with("--from=") {
-            let mut sources: Vec<&str> = rest.split_whitespace().collect();
-            sources.pop();
-            for source in sources {
-                assert!(root().join(source).exists(), "COPY {source}");
+            for source in sources(rest) {
+                assert!(source.exists(), "COPY {}", source.display());
             }
         }
     }
@@ -281,13 +284,7 @@ fn the_container_file_copies_what_is_there_and_starts_what_is_known() {
     let stage = tempfile::tempdir().unwrap();
     let first_stage = instructions.iter().skip(1).take_while(|(word, _)| *word != "FROM");
     for (_, copied) in first_stage.filter(|(word, _)| *word == "COPY") {
-        let mut sources: Vec<&str> = copied.split_whitespace().collect();
-        sources.pop();
-        let done = Command::new("cp")
-            .arg("-r")
-            .args(sources.iter().map(|source| root().join(source)))
-            .arg(stage.path())
-            .status();
+        let done = Command::new("cp").arg("-r").args(sources(copied)).arg(stage.path()).status();
         assert!(done.unwrap().success(), "COPY {copied}");
     }
     let cargo = Command::new(env!("CARGO"))
