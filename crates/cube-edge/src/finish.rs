@@ -1,6 +1,6 @@
 //! The log phase: every request is counted once and logged once, however it ended.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderName, Version, header};
@@ -116,9 +116,7 @@ impl Shared {
     /// Notes that the sandbox is in use.
     pub(crate) fn stamp(&self, ctx: &mut Context) {
         if let Some(sandbox) = ctx.sandbox() {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-            self.lifecycle.touch(&sandbox.entry.id, now_ms);
+            self.lifecycle.touch(&sandbox.entry.id);
             ctx.stamped = Some(Instant::now());
         }
     }

@@ -2,17 +2,26 @@
 //!
 //! A reader asks for what is strictly newer than the `now` of its last answer. So no stamp may
 //! appear behind its back at or below that `now`: see [`Activity::since`].
+//!
+//! Stamps are milliseconds of the steady clock ([`crate::clock`]) and become unix time when they are
+//! listed, so that no stamp lies in the future, whoever sets the system's clock. What a reader asks
+//! from is unix time of an earlier moment, when that clock may have stood elsewhere: see
+//! [`Cursors`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cube_route::SandboxId;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+
+use crate::clock::Moment;
 
 const SHARDS: usize = 64;
 /// No second write within this time.
 const WRITE_EVERY_MS: u64 = 1000;
+/// Answers whose `now` is remembered: more than several readers get in a quarter of an hour.
+const CURSORS: usize = 1024;
 /// The most bytes of an answer; its reader stops at 1 MiB.
 const ANSWER_BYTES: usize = 768 * 1024;
 
@@ -25,6 +34,32 @@ pub(crate) struct Activity {
     per_shard: usize,
     /// The moment of the newest answer: a later stamp is above it.
     listed: AtomicU64,
+    cursors: Cursors,
+}
+
+/// The `now` of the last answers: unix milliseconds as they were told, and the moment of the steady
+/// clock that was meant. Whoever asks from one of them goes on from that moment, although the
+/// system's clock was set since.
+#[derive(Default)]
+struct Cursors(Mutex<VecDeque<(u64, u64)>>);
+
+impl Cursors {
+    fn add(&self, unix: u64, steady: u64) {
+        let mut known = self.0.lock();
+        if known.len() >= CURSORS {
+            known.pop_front();
+        }
+        known.push_back((unix, steady));
+    }
+
+    /// From where `since` goes on. One that was not told here is taken by the clock of now; unless
+    /// that makes it later than now, since it is of a clock that was ahead, and then nothing is
+    /// known but that everything may be news.
+    fn resolve(&self, since: u64, now: Moment) -> u64 {
+        let known = self.0.lock();
+        let told = known.iter().filter(|(unix, _)| *unix == since).map(|(_, steady)| *steady).min();
+        told.unwrap_or_else(|| Some(now.steady_of(since)).filter(|at| *at <= now.steady).unwrap_or(0))
+    }
 }
 
 /// Part of what is known about activity, `GET /admin/last_active`.
@@ -47,20 +82,20 @@ impl Activity {
             hasher: ahash::RandomState::new(),
             per_shard: max.div_ceil(SHARDS).max(1),
             listed: AtomicU64::new(0),
+            cursors: Cursors::default(),
         }
     }
 
-    /// Stamps `id`, where its stamp is a second old or more and `alive` still says so. A clock
-    /// that was set back is believed.
-    pub(crate) fn touch(&self, id: &SandboxId, now_ms: u64, alive: impl FnOnce() -> bool) {
+    /// Stamps `id`, where its stamp is a second old or more and `alive` still says so.
+    pub(crate) fn touch(&self, id: &SandboxId, now: u64, alive: impl FnOnce() -> bool) {
         let Some(shard) = self.shard(id) else { return };
         {
             let stamps = shard.read();
             if let Some(stamp) = stamps.get(id) {
                 let last = stamp.load(Ordering::Relaxed);
-                if last.abs_diff(now_ms) >= WRITE_EVERY_MS && alive() {
+                if now.saturating_sub(last) >= WRITE_EVERY_MS && alive() {
                     // The loser of a race stamped the same moment.
-                    let next = self.above_listed(now_ms);
+                    let next = self.above_listed(now);
                     let _ = stamp.compare_exchange(last, next, Ordering::Relaxed, Ordering::Relaxed);
                 }
                 return;
@@ -73,12 +108,14 @@ impl Activity {
         if stamps.len() >= self.per_shard && !stamps.contains_key(id) {
             drop_oldest(&mut stamps);
         }
-        stamps.insert(id.clone(), AtomicU64::new(self.above_listed(now_ms)));
+        stamps.insert(id.clone(), AtomicU64::new(self.above_listed(now)));
     }
 
     /// Takes a stamp that another process made, where it is newer than what is known and `alive`
-    /// says so. Whoever reads the listing sees it: it appears above what was listed last.
-    pub(crate) fn take(&self, id: &SandboxId, stamp: u64, alive: impl FnOnce() -> bool) {
+    /// says so. Whoever reads the listing sees it: it appears above what was listed last. One that
+    /// is later than `now` was made by a clock that was ahead: it is of now at the latest.
+    pub(crate) fn take(&self, id: &SandboxId, stamp: u64, now: u64, alive: impl FnOnce() -> bool) {
+        let stamp = stamp.min(now);
         let Some(shard) = self.shard(id) else { return };
         let mut stamps = shard.write();
         if let Some(kept) = stamps.get(id) {
@@ -108,13 +145,22 @@ impl Activity {
         self.listed.load(Ordering::SeqCst)
     }
 
-    /// Goes on where the listings of another process ended. Its stamps must be taken before.
-    pub(crate) fn go_on_from(&self, listed: u64) {
-        self.listed.fetch_max(listed, Ordering::SeqCst);
+    /// What was told as `now` lately, unix milliseconds, and the moment that each was.
+    pub(crate) fn cursors(&self) -> Vec<(u64, u64)> {
+        self.cursors.0.lock().iter().copied().collect()
     }
 
-    fn above_listed(&self, now_ms: u64) -> u64 {
-        now_ms.max(self.listed.load(Ordering::SeqCst).saturating_add(1))
+    /// Goes on where the listings of another process ended; later than `now` is of a clock that was
+    /// ahead. Its stamps must be taken before.
+    pub(crate) fn go_on_from(&self, listed: u64, cursors: &[(u64, u64)], now: u64) {
+        self.listed.fetch_max(listed.min(now), Ordering::SeqCst);
+        for (unix, steady) in cursors {
+            self.cursors.add(*unix, (*steady).min(now));
+        }
+    }
+
+    fn above_listed(&self, now: u64) -> u64 {
+        now.max(self.listed.load(Ordering::SeqCst).saturating_add(1))
     }
 
     pub(crate) fn knows(&self, id: &SandboxId) -> bool {
@@ -131,15 +177,17 @@ impl Activity {
         self.shards.iter().map(|shard| shard.read().len()).sum()
     }
 
-    /// Stamps strictly newer than `since`, the oldest first, as many as an answer holds.
+    /// Stamps strictly newer than `since` (unix milliseconds), the oldest first, as many as an answer
+    /// holds.
     ///
     /// The answer covers what is not above its own moment, which no two answers share: a stamp
     /// that is written later is above it, and comes in the next.
-    pub(crate) fn since(&self, since: u64, now_ms: u64) -> LastActive {
-        let moment = |listed: u64| now_ms.max(listed.saturating_add(1));
+    pub(crate) fn since(&self, since: u64, now: Moment) -> LastActive {
+        let moment = |listed: u64| now.steady.max(listed.saturating_add(1));
         let listed =
             self.listed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |listed| Some(moment(listed)));
-        let moment = listed.map_or(now_ms, moment);
+        let moment = Moment { steady: listed.map_or(now.steady, moment), ..now };
+        let after = self.cursors.resolve(since, moment);
         let mut entries = Vec::new();
         let mut count = 0;
         for shard in &self.shards {
@@ -152,11 +200,16 @@ impl Activity {
                 stamps
                     .iter()
                     .map(|(id, stamp)| (id.clone(), stamp.load(Ordering::Relaxed)))
-                    .filter(|(_, stamp)| *stamp > since && *stamp <= moment),
+                    .filter(|(_, stamp)| *stamp > after && *stamp <= moment.steady),
             );
         }
         entries.sort_unstable_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
-        let now = self.cut(&mut entries).unwrap_or(moment);
+        let covered = self.cut(&mut entries).unwrap_or(moment.steady);
+        let now = moment.unix(covered);
+        self.cursors.add(now, covered);
+        for (_, stamp) in &mut entries {
+            *stamp = moment.unix(*stamp);
+        }
         LastActive { now, since, count, entries }
     }
 
@@ -245,6 +298,11 @@ mod tests {
         activity.touch(&id(name), now, || true);
     }
 
+    /// Unix time of these tests begins with the steady clock, unless they set it.
+    fn at(steady: u64) -> Moment {
+        Moment { steady, offset: 0 }
+    }
+
     fn names(answer: &LastActive) -> Vec<(&str, u64)> {
         answer.entries.iter().map(|(id, stamp)| (id.as_str(), *stamp)).collect()
     }
@@ -255,8 +313,8 @@ mod tests {
         for (name, at) in [("c", 30_000), ("a", 10_000), ("b", 20_000)] {
             stamp(&activity, name, at);
         }
-        assert_eq!(names(&activity.since(0, 40_000)), [("a", 10_000), ("b", 20_000), ("c", 30_000)]);
-        let answer = activity.since(20_000, 50_000);
+        assert_eq!(names(&activity.since(0, at(40_000))), [("a", 10_000), ("b", 20_000), ("c", 30_000)]);
+        let answer = activity.since(20_000, at(50_000));
         assert_eq!(names(&answer), [("c", 30_000)]);
         assert_eq!((answer.now, answer.since, answer.count), (50_000, 20_000, 3));
     }
@@ -266,41 +324,48 @@ mod tests {
         let activity = Activity::new(100);
         stamp(&activity, "a", 10_000);
         stamp(&activity, "a", 10_999);
-        assert_eq!(names(&activity.since(0, 10_000)), [("a", 10_000)]);
+        assert_eq!(names(&activity.since(0, at(10_000))), [("a", 10_000)]);
         stamp(&activity, "a", 11_000);
-        assert_eq!(names(&activity.since(0, 11_000)), [("a", 11_000)]);
-    }
-
-    #[test]
-    fn a_clock_that_was_set_back_is_believed() {
-        let activity = Activity::new(100);
-        stamp(&activity, "a", 90_000);
-        stamp(&activity, "a", 10_000);
-        assert_eq!(names(&activity.since(0, 10_000)), [("a", 10_000)]);
+        assert_eq!(names(&activity.since(0, at(11_000))), [("a", 11_000)]);
     }
 
     #[test]
     fn a_stamp_taken_before_a_listing_and_written_after_it_is_in_the_next() {
         let activity = Activity::new(100);
-        let first = activity.since(0, 10_000);
+        let first = activity.since(0, at(10_000));
         stamp(&activity, "a", 9_990);
-        let second = activity.since(first.now, 10_000);
+        let second = activity.since(first.now, at(10_000));
         assert_eq!(names(&second), [("a", 10_001)]);
         assert_eq!(second.now, 10_001);
-        assert!(activity.since(second.now, 10_001).entries.is_empty());
+        assert!(activity.since(second.now, at(10_001)).entries.is_empty());
     }
 
     #[test]
-    fn a_reader_sees_every_stamp_although_the_clock_was_set_back() {
+    fn a_reader_sees_every_stamp_once_whoever_sets_the_clock() {
+        const HOURS: i64 = 5 * 3_600_000;
         let activity = Activity::new(100);
-        stamp(&activity, "a", 90_000);
-        let mut since = activity.since(0, 90_000).now;
-        for (name, now) in [("b", 10_000), ("c", 10_000), ("a", 11_000), ("b", 12_000)] {
-            stamp(&activity, name, now);
+        let (mut since, mut steady, mut offset) = (0, 10_000, 1_000_000_000_i64);
+        for set in [0, HOURS, 0, -HOURS, 0, -100, 0, 2_000, -HOURS, 0, HOURS] {
+            stamp(&activity, "a", steady);
+            offset += set;
+            steady += 10;
+            stamp(&activity, "b", steady);
+            let now = Moment { steady: steady + 10, offset };
             let answer = activity.since(since, now);
-            assert_eq!(names(&answer).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [name]);
+            let unix = now.unix(now.steady);
+            assert_eq!(names(&answer), [("a", unix - 20), ("b", unix - 10)], "after {set}");
+            assert_eq!(answer.now, unix);
             since = answer.now;
+            steady += 5_000;
         }
+    }
+
+    #[test]
+    fn who_asks_from_a_time_that_never_was_gets_everything() {
+        let activity = Activity::new(100);
+        stamp(&activity, "a", 10_000);
+        // Told by a process before this one, when the clock was ahead.
+        assert_eq!(names(&activity.since(90_000, at(20_000))), [("a", 10_000)]);
     }
 
     #[test]
@@ -323,7 +388,7 @@ mod tests {
             let mut since = 0;
             loop {
                 let done = writers.iter().all(std::thread::ScopedJoinHandle::is_finished);
-                let answer = activity.since(since, clock.fetch_add(1, Ordering::Relaxed));
+                let answer = activity.since(since, at(clock.fetch_add(1, Ordering::Relaxed)));
                 since = answer.now;
                 seen.extend(answer.entries.into_iter().map(|(id, _)| id));
                 if done {
@@ -345,7 +410,7 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         let (mut since, mut answers) = (0, 0);
         loop {
-            let answer = activity.since(since, 50_000);
+            let answer = activity.since(since, at(50_000));
             assert_eq!(answer.count, 30_000);
             assert!(answer.to_json().len() <= ANSWER_BYTES);
             seen.extend(answer.entries.iter().map(|(id, _)| id.clone()));
@@ -367,7 +432,7 @@ mod tests {
             stamp(&activity, &format!("s{n}"), 10_000 + n);
         }
         assert!(activity.len() <= SHARDS * 16, "{}", activity.len());
-        let answer = activity.since(0, 200_000);
+        let answer = activity.since(0, at(200_000));
         assert_eq!(answer.entries.last().unwrap().0.as_str(), "s99999");
         assert!(answer.entries.first().unwrap().1 > 90_000);
     }
@@ -376,26 +441,26 @@ mod tests {
     fn a_reader_that_goes_on_at_a_successor_misses_nothing_and_sees_nothing_twice() {
         let old = Activity::new(100);
         stamp(&old, "a", 10_000);
-        let since = old.since(0, 20_000).now;
+        let since = old.since(0, at(20_000)).now;
         stamp(&old, "b", 19_990);
         let new = Activity::new(100);
         for (id, at) in old.newer(0) {
-            new.take(&id, at, || true);
+            new.take(&id, at, 20_500, || true);
         }
-        new.go_on_from(old.listed());
-        let answer = new.since(since, 20_000);
+        new.go_on_from(old.listed(), &old.cursors(), 20_000);
+        let answer = new.since(since, at(20_000));
         assert_eq!(names(&answer), [("b", 20_001)]);
         // The old process still stamps; some of it comes again and again.
         stamp(&old, "a", 20_001);
         for _ in 0..2 {
             for (id, at) in old.newer(0) {
-                new.take(&id, at, || true);
+                new.take(&id, at, 20_500, || true);
             }
         }
-        let answer = new.since(answer.now, 20_500);
+        let answer = new.since(answer.now, at(20_500));
         assert_eq!(names(&answer), [("a", 20_002)]);
-        assert!(new.since(answer.now, 20_600).entries.is_empty());
-        new.take(&id("c"), 30_000, || false);
+        assert!(new.since(answer.now, at(20_600)).entries.is_empty());
+        new.take(&id("c"), 20_500, 20_500, || false);
         assert!(!new.knows(&id("c")), "it was deleted");
     }
 
@@ -408,7 +473,7 @@ mod tests {
         assert_eq!((activity.len(), activity.knows(&id("a"))), (0, false));
         stamp(&activity, "a", 20_000);
         activity.touch(&id("a"), 30_000, || false);
-        assert_eq!(names(&activity.since(0, 40_000)), [("a", 20_000)]);
+        assert_eq!(names(&activity.since(0, at(40_000))), [("a", 20_000)]);
     }
 
     #[test]

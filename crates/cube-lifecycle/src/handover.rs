@@ -5,6 +5,7 @@ use cube_route::SandboxId;
 use serde::{Deserialize, Serialize};
 
 use crate::Lifecycle;
+use crate::clock::steady_of;
 use crate::states::Known;
 
 /// What is known about one sandbox. A field that is missing says nothing.
@@ -34,6 +35,21 @@ pub struct StateRow {
     /// How long its traffic leaves no stamp, since it was deleted; milliseconds.
     #[serde(skip_serializing_if = "is_zero")]
     pub gone_ms: u64,
+}
+
+/// How far the listings of activity have come. A field that is missing says nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Listings {
+    /// The moment of the newest, unix milliseconds.
+    pub listed: u64,
+    /// What to take from it for the steady clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<i64>,
+    /// What was told as `now` lately, unix milliseconds, and the moment of the steady clock that each
+    /// was.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cursors: Vec<(u64, u64)>,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -88,33 +104,56 @@ impl Lifecycle {
         }
     }
 
-    /// Stamps newer than `since` (unix milliseconds; 0: all), for another process.
+    /// The steady clock that [`Lifecycle::activity_newer`] asks by, milliseconds.
     #[must_use]
-    pub fn activity_since(&self, since: u64) -> Vec<(SandboxId, u64)> {
-        self.activity.newer(since)
+    pub fn steady_ms(&self) -> u64 {
+        self.clock.steady()
     }
 
-    /// Takes stamps that another process made.
-    pub fn take_activity(&self, rows: &[(String, u64)]) {
+    /// Stamps newer than `since` (milliseconds of [`Lifecycle::steady_ms`]; 0: all), for another
+    /// process: in unix milliseconds, and what to take from those for the steady clock, which is the
+    /// same in all processes, whoever sets the system's.
+    #[must_use]
+    pub fn activity_newer(&self, since: u64) -> (Vec<(SandboxId, u64)>, i64) {
+        let now = self.clock.now();
+        let mut rows = self.activity.newer(since);
+        for (_, stamp) in &mut rows {
+            *stamp = now.unix(*stamp);
+        }
+        (rows, now.offset)
+    }
+
+    /// Takes stamps that another process made; `offset` came along with them, unless that process
+    /// is of a version that did not know it.
+    pub fn take_activity(&self, rows: &[(String, u64)], offset: Option<i64>) {
+        let now = self.clock.now();
+        let offset = offset.unwrap_or(now.offset);
         for (id, stamp) in rows {
             let Ok(id) = SandboxId::parse(id) else { continue };
-            self.activity.take(&id, *stamp, || {
+            self.activity.take(&id, steady_of(*stamp, offset), now.steady, || {
                 self.states.peek(&id).is_none_or(|known| known.gone_until_ms <= self.now_ms())
             });
         }
     }
 
-    /// The moment of the newest listing of activity, unix milliseconds.
+    /// How far the listings of activity have come.
     #[must_use]
-    pub fn activity_listed(&self) -> u64 {
-        self.activity.listed()
+    pub fn listings(&self) -> Listings {
+        let now = self.clock.now();
+        Listings {
+            listed: now.unix(self.activity.listed()),
+            offset: Some(now.offset),
+            cursors: self.activity.cursors(),
+        }
     }
 
     /// Goes on where the listings of the process before this one ended: whoever asks for what is
     /// newer than the last `now` of that one misses nothing. To be called after
     /// [`Lifecycle::take_activity`].
-    pub fn go_on_from(&self, listed: u64) {
-        self.activity.go_on_from(listed);
+    pub fn go_on_from(&self, listings: &Listings) {
+        let now = self.clock.now();
+        let listed = steady_of(listings.listed, listings.offset.unwrap_or(now.offset));
+        self.activity.go_on_from(listed, &listings.cursors, now.steady);
     }
 }
 

@@ -9,6 +9,7 @@
 mod activity;
 mod admin;
 mod call;
+mod clock;
 mod gate;
 mod handover;
 mod lifecycle;
@@ -22,7 +23,7 @@ mod states;
 pub use activity::LastActive;
 pub use admin::{AdminAnswer, Upsert};
 pub use gate::{Gate, Held, Outlook, Refusal};
-pub use handover::StateRow;
+pub use handover::{Listings, StateRow};
 pub use lifecycle::{Hooks, Lifecycle};
 pub use settings::{BearerToken, LifecycleError, RegistrySettings, ResumeSettings, Settings};
 

@@ -11,6 +11,7 @@ use prometheus::Registry;
 use tokio::time::Instant;
 
 use crate::activity::Activity;
+use crate::clock::{Clock, System};
 use crate::metrics::Metrics;
 use crate::places::Places;
 use crate::resume::{Flights, Manager};
@@ -64,6 +65,7 @@ pub struct Lifecycle {
     pub(crate) resume: ArcSwapOption<Manager>,
     pub(crate) flights: Flights,
     pub(crate) activity: Activity,
+    pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
     /// When the registry row was last written, unix milliseconds; 0: never.
     pub(crate) last_pushed_ms: AtomicU64,
@@ -81,12 +83,13 @@ impl Lifecycle {
         hooks: Arc<dyn Hooks>,
         registry: &Registry,
     ) -> Result<Arc<Self>, LifecycleError> {
-        Self::with_timing(settings, Timing::default(), hooks, registry)
+        Self::with_timing(settings, Timing::default(), Clock::new(Box::new(System)), hooks, registry)
     }
 
     pub(crate) fn with_timing(
         settings: Settings,
         timing: Timing,
+        clock: Clock,
         hooks: Arc<dyn Hooks>,
         registry: &Registry,
     ) -> Result<Arc<Self>, LifecycleError> {
@@ -99,6 +102,7 @@ impl Lifecycle {
             resume: resume.into(),
             flights: Flights::default(),
             activity: Activity::new(settings.max_active),
+            clock,
             metrics,
             last_pushed_ms: AtomicU64::new(0),
             hooks,
@@ -175,17 +179,19 @@ impl Lifecycle {
         self.hooks.forgotten(id)
     }
 
-    /// Notes authorised traffic of `id` at `now_ms` (unix). At most one write a second.
-    pub fn touch(&self, id: &SandboxId, now_ms: u64) {
-        self.activity.touch(id, now_ms, || {
+    /// Notes authorised traffic of `id` now. At most one write a second.
+    pub fn touch(&self, id: &SandboxId) {
+        self.activity.touch(id, self.clock.steady(), || {
             self.states.peek(id).is_none_or(|known| known.gone_until_ms <= self.now_ms())
         });
     }
 
-    /// Activity strictly newer than `since` (unix milliseconds).
+    /// Activity strictly newer than `since` (unix milliseconds), the `now` of an earlier answer. Where
+    /// the system's clock was set since then, nothing is missed; where it cannot be known what was
+    /// meant, everything is listed.
     #[must_use]
     pub fn last_active(&self, since: u64) -> LastActive {
-        self.activity.since(since, unix_ms())
+        self.activity.since(since, self.clock.now())
     }
 
     /// Sandboxes whose activity is known.

@@ -58,7 +58,7 @@ fn a_deleted_sandbox_is_forgotten_and_its_streams_end() {
     let lifecycle = bench.build();
     lifecycle.push_state(&id("a"), Killed);
     lifecycle.set_auto_resume(&id("a"), Some(true));
-    lifecycle.touch(&id("a"), 10_000);
+    lifecycle.touch(&id("a"));
     bench.told.take();
     bench.told.routes.store(1, std::sync::atomic::Ordering::SeqCst);
     assert!(lifecycle.delete(&id("a")));
@@ -67,24 +67,29 @@ fn a_deleted_sandbox_is_forgotten_and_its_streams_end() {
     assert!(!lifecycle.delete(&id("a")));
 
     // The end of a stream that is being ended is no activity.
-    lifecycle.touch(&id("a"), 20_000);
+    bench.clock.pass(10_000);
+    lifecycle.touch(&id("a"));
     assert_eq!(lifecycle.active_len(), 0);
     // What is read afterwards is.
     lifecycle.observed(&id("a"), &snapshot("", ""));
-    lifecycle.touch(&id("a"), 30_000);
+    bench.clock.pass(10_000);
+    lifecycle.touch(&id("a"));
     assert_eq!(lifecycle.last_active(0).entries, [(id("a"), 30_000)]);
 }
 
 #[test]
 fn a_deleted_record_takes_its_activity_along() {
-    let lifecycle = Bench::new().build();
+    let bench = Bench::new();
+    let lifecycle = bench.build();
     lifecycle.observed(&id("a"), &snapshot("", ""));
-    lifecycle.touch(&id("a"), 10_000);
+    lifecycle.touch(&id("a"));
     lifecycle.observed(&id("a"), &Snapshot::default());
-    lifecycle.touch(&id("a"), 20_000);
+    bench.clock.pass(10_000);
+    lifecycle.touch(&id("a"));
     assert_eq!(lifecycle.active_len(), 0);
     lifecycle.observed(&id("a"), &snapshot("", ""));
-    lifecycle.touch(&id("a"), 30_000);
+    bench.clock.pass(10_000);
+    lifecycle.touch(&id("a"));
     assert_eq!(lifecycle.active_len(), 1);
 }
 
@@ -94,7 +99,7 @@ fn a_deletion_keeps_activity_away_only_for_its_time() {
     bench.timing.gone = Duration::ZERO;
     let lifecycle = bench.build();
     lifecycle.delete(&id("a"));
-    lifecycle.touch(&id("a"), 10_000);
+    lifecycle.touch(&id("a"));
     assert_eq!(lifecycle.active_len(), 1);
 }
 

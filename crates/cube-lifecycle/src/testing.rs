@@ -12,6 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::clock::Clock;
+use crate::clock::tests::Given;
 use crate::lifecycle::Timing;
 use crate::{Hooks, Lifecycle, ResumeSettings, Settings};
 
@@ -81,6 +83,8 @@ pub(crate) struct Bench {
     pub(crate) timing: Timing,
     pub(crate) registry: prometheus::Registry,
     pub(crate) told: Arc<Told>,
+    /// Both clocks begin at 10 s and stand still.
+    pub(crate) clock: Given,
 }
 
 impl Bench {
@@ -90,6 +94,7 @@ impl Bench {
             timing: Timing { back_off: LONG, timeout_gap: LONG, gone: LONG },
             registry: prometheus::Registry::new(),
             told: Arc::default(),
+            clock: Given::at(10_000, 10_000),
         }
     }
 
@@ -106,8 +111,9 @@ impl Bench {
 
     pub(crate) fn build(&self) -> Arc<Lifecycle> {
         let hooks: Arc<dyn Hooks> = Arc::<Told>::clone(&self.told);
+        let clock = Clock::new(Box::new(self.clock.clone()));
         let lifecycle =
-            Lifecycle::with_timing(self.settings.clone(), self.timing, hooks, &self.registry).unwrap();
+            Lifecycle::with_timing(self.settings.clone(), self.timing, clock, hooks, &self.registry).unwrap();
         *self.told.lifecycle.lock() = Arc::downgrade(&lifecycle);
         lifecycle
     }

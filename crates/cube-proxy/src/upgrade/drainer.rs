@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cube_edge::{Errand, Gateway};
@@ -52,12 +52,12 @@ pub(crate) struct Drainer {
 
 impl Drainer {
     /// Links, and links again, until [`Drainer::finish`]. `since` is when this process began to say
-    /// what it knows; `errands` come from its admin API.
+    /// what it knows (milliseconds of the steady clock); `errands` come from its admin API.
     pub(super) fn start(
         run_dir: PathBuf,
         gateway: Arc<Gateway>,
         errands: mpsc::Receiver<Errand>,
-        since: Instant,
+        since: u64,
     ) -> Self {
         let stop = Arc::new(watch::Sender::new(Stop::No));
         let (last, ending) = watch::channel(false);
@@ -87,8 +87,8 @@ struct Linked {
     gateway: Arc<Gateway>,
     stop: Arc<watch::Sender<Stop>>,
     errands: mpsc::Receiver<Errand>,
-    /// When activity was last reported.
-    reported: Instant,
+    /// When activity was last reported, milliseconds of the steady clock.
+    reported: u64,
     again: Duration,
 }
 
@@ -180,11 +180,11 @@ impl Linked {
     }
 
     async fn report(&mut self, sender: &Sender) -> io::Result<()> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let window = self.reported.elapsed() + std::mem::replace(&mut self.again, AGAIN);
-        let since = u64::try_from(now.saturating_sub(window).as_millis()).unwrap_or_default();
-        let began = Instant::now();
-        send_activity(sender, self.gateway.lifecycle().activity_since(since)).await?;
+        let lifecycle = self.gateway.lifecycle();
+        let began = lifecycle.steady_ms();
+        let again = std::mem::replace(&mut self.again, AGAIN).as_millis();
+        let since = self.reported.saturating_sub(u64::try_from(again).unwrap_or(u64::MAX));
+        send_activity(sender, lifecycle.activity_newer(since)).await?;
         self.reported = began;
         Ok(())
     }
@@ -193,11 +193,11 @@ impl Linked {
 /// Sends stamps in messages of a bounded size.
 pub(super) async fn send_activity(
     sender: &Sender,
-    stamps: Vec<(cube_route::SandboxId, u64)>,
+    (stamps, offset): (Vec<(cube_route::SandboxId, u64)>, i64),
 ) -> io::Result<()> {
     for rows in stamps.chunks(ROWS) {
         let rows = rows.iter().map(|(id, stamp)| (id.as_str().to_owned(), *stamp)).collect();
-        sender.send(&Message::Activity { rows }).await?;
+        sender.send(&Message::Activity { rows, offset: Some(offset) }).await?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cube_edge::{AdminApi, Gateway};
 use parking_lot::Mutex;
@@ -307,7 +307,7 @@ impl Incumbent {
             return Err(stopped());
         }
         let desk = ClosedDesk(Some(&self.gateway));
-        let began = Instant::now();
+        let began = self.gateway.lifecycle().steady_ms();
         tokio::select! {
             taught = timeout(LEARN, self.teach(channel)) => {
                 taught.unwrap_or_else(|_| Err(UpgradeError::new("the new process does not take what this one knows")))
@@ -365,10 +365,10 @@ impl Incumbent {
         for rows in lifecycle.state_rows().chunks(ROWS) {
             sender.send(&Message::States { rows: rows.to_vec() }).await.map_err(lost)?;
         }
-        send_activity(&sender, lifecycle.activity_since(0)).await.map_err(lost)?;
-        let listed = lifecycle.activity_listed();
+        send_activity(&sender, lifecycle.activity_newer(0)).await.map_err(lost)?;
+        let listings = lifecycle.listings();
         let drainers = *self.links.borrow();
-        sender.send(&Message::Known { listed, drainers }).await.map_err(lost)?;
+        sender.send(&Message::Known { listings, drainers }).await.map_err(lost)?;
         match channel.receive().await {
             Ok(Some(Message::Taken)) => Ok(()),
             other => Err(unexpected(other)),
@@ -376,7 +376,7 @@ impl Incumbent {
     }
 
     /// The successor serves: this process accepts nothing more and links to it.
-    fn become_drainer(&self, pid: i32, began: Instant) {
+    fn become_drainer(&self, pid: i32, began: u64) {
         self.handles.lock().clear();
         *self.successor.lock() = Pid::from_raw(pid);
         self.gateway.drain().hand_over();

@@ -65,7 +65,7 @@ async fn hear(
 ) -> io::Result<()> {
     while let Some(message) = channel.receive().await? {
         match message {
-            Message::Activity { rows } => lifecycle.take_activity(&rows),
+            Message::Activity { rows, offset } => lifecycle.take_activity(&rows, offset),
             Message::Heard { number } => {
                 if let Some(heard) = unheard.lock().remove(&number) {
                     // Whoever waited may have given up.

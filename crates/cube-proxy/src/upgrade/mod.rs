@@ -19,7 +19,7 @@ mod link;
 mod socket;
 mod successor;
 
-use cube_lifecycle::StateRow;
+use cube_lifecycle::{Listings, StateRow};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -62,11 +62,19 @@ enum Message {
     Failed { text: String },
     /// States and lifecycle metadata.
     States { rows: Vec<StateRow> },
-    /// Stamps of activity; from a drainer too.
-    Activity { rows: Vec<(String, u64)> },
-    /// That was all. Until when activity has been listed, and how many processes besides will link
-    /// to the successor.
-    Known { listed: u64, drainers: usize },
+    /// Stamps of activity; from a drainer too. In unix milliseconds, `offset` ahead of the steady clock.
+    Activity {
+        rows: Vec<(String, u64)>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        offset: Option<i64>,
+    },
+    /// That was all. How far activity has been listed, and how many processes besides will link to the
+    /// successor.
+    Known {
+        #[serde(flatten)]
+        listings: Listings,
+        drainers: usize,
+    },
     /// The successor has taken it.
     Taken,
     /// It may begin.

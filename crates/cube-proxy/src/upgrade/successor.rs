@@ -144,9 +144,9 @@ impl Takeover {
         loop {
             match self.channel.receive_within(KNOWN).await {
                 Ok(Some(Message::States { rows })) => lifecycle.take_states(&rows),
-                Ok(Some(Message::Activity { rows })) => lifecycle.take_activity(&rows),
-                Ok(Some(Message::Known { listed, drainers })) => {
-                    lifecycle.go_on_from(listed);
+                Ok(Some(Message::Activity { rows, offset })) => lifecycle.take_activity(&rows, offset),
+                Ok(Some(Message::Known { listings, drainers })) => {
+                    lifecycle.go_on_from(&listings);
                     // The one that says it will drain as well.
                     gateway.desk().expect(drainers + 1);
                     break;
