@@ -11,6 +11,10 @@ demo:
 test *args:
     scripts/test {{args}}
 
+# The black-box cases of the contract, against any binary (default: what cargo built last)
+conformance bin="" *args:
+    python3 tests/conformance {{ if bin == "" { "" } else { "--bin " + bin } }} {{args}}
+
 # E2B's SDKs, the newest ones, against the proxy
 sdk-newest:
     scripts/sdk newest
