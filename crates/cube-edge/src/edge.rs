@@ -1,4 +1,4 @@
-//! The proxy as the engine sees it: each phase of the old gateway on its hook (design.md).
+//! The proxy as the engine sees it: each phase of the old gateway on its hook (docs/architecture.md).
 //!
 //! The hooks are short; what they do is in a file a phase: [`crate::admit`] (rewrite and access),
 //! [`crate::judge`] (sandbox, token, gate, route), [`crate::peer`] (balancer), [`crate::forward`]

@@ -1,5 +1,5 @@
 //! The second phase: look up, token, limits of the sandbox, gate, route, breaker. The order is
-//! part of the contract (design.md): who has not the right token must not be able to wake a
+//! part of the contract (routing.md, "Order of decisions"): who has not the right token must not be able to wake a
 //! sandbox, keep it awake, learn its state, or learn that it exists.
 
 use std::net::IpAddr;

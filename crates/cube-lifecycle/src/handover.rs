@@ -1,4 +1,4 @@
-//! What this process knows and its successor must know too (lifecycle.md, "Upgrade").
+//! What this process knows and its successor must know too (lifecycle.md, "Across a hot restart").
 
 use cube_metadata::Status;
 use cube_route::SandboxId;

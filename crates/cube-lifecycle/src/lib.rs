@@ -3,8 +3,7 @@
 //!
 //! [`Lifecycle`] is built once. It learns of states from the admin API ([`Lifecycle::admin`]),
 //! from every snapshot the store is asked for ([`cube_metadata::SnapshotObserver`]) and from its
-//! own resume calls; [`Lifecycle::gate`] is what a request asks. The contract is the lifecycle
-//! page of the specification.
+//! own resume calls; [`Lifecycle::gate`] is what a request asks. The contract is lifecycle.md.
 
 mod activity;
 mod admin;

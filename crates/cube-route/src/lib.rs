@@ -1,8 +1,7 @@
 //! Which sandbox and port a request names, and the way back.
 //!
 //! Pure functions over the request line and headers: no I/O, no clock, nothing of the engine.
-//! The contract is the routing page of the specification; docs/architecture.md places this
-//! crate among the others.
+//! The contract is routing.md; docs/architecture.md places this crate among the others.
 //!
 //! [`read`] turns a request head into a [`Request`] under the [`Rules`] of the configuration.
 //! [`sandbox_view`] says what the sandbox sees of it, [`WayBack`] what the client sees of the

@@ -1,4 +1,4 @@
-//! The API that the real SDKs ask for a sandbox before they talk to it (sdk-recipe.md).
+//! The API that the real SDKs ask for a sandbox before they talk to it (e2b.md, "What the SDKs ask for").
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

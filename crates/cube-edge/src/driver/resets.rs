@@ -2,7 +2,7 @@
 //!
 //! The protocol library resets a stream whose task is dropped with `CANCEL`, and leaves no say in
 //! it. Node reports no error for that code, so its clients take half an answer for a whole one
-//! (errors.md, "When an answer is cut"). Every stream that the proxy gives up is cut, so it says
+//! (errors.md, "When a response is cut"). Every stream that the proxy gives up is cut, so it says
 //! `INTERNAL_ERROR`, as other proxies do; `NO_ERROR`, after a whole answer, stays.
 
 use h2::Reason;

@@ -38,7 +38,7 @@ pub(crate) enum Cached {
 }
 
 impl Shared {
-    /// May the request use the cache? Called when everything else is decided (design.md).
+    /// May the request use the cache? Called when everything else is decided (routing.md, "Order of decisions").
     pub(crate) fn consult_cache(&self, session: &mut Session, ctx: &mut Context) {
         let Some(cache) = &self.response_cache else { return };
         let Some(wish) = self.wish(session, ctx) else {

@@ -1,4 +1,4 @@
-//! fred clients with every limit set (pingora.md, fred): several are off by default.
+//! fred clients with every limit set (docs/architecture.md, "fred"): several are off by default.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Replacing the running process by another one, of a new binary or with a new configuration,
-//! without losing a connection (operations.md, "systemd and upgrades"; lifecycle.md, "Upgrade").
+//! without losing a connection (operations.md, "Hot restart"; lifecycle.md, "Across a hot restart").
 //!
 //! Three roles, all over one socket in the run directory:
 //!

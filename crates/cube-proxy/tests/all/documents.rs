@@ -1,6 +1,8 @@
 //! What the documents say against what there is: links, return codes and reasons, keys, commands,
 //! metrics.
 
+mod contract;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +19,7 @@ fn root() -> PathBuf {
 /// Every page with its text.
 fn pages() -> Vec<(PathBuf, String)> {
     let mut pages = Vec::new();
-    for directory in ["", "docs", "docs/decisions"] {
+    for directory in ["", "docs", "docs/contract", "docs/decisions", "tests/conformance"] {
         for entry in fs::read_dir(root().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "md") {

@@ -1,5 +1,4 @@
-//! HTTP/2 clients (connections.md), and the public mix-up of answers (pingora.md, "The one that
-//! cannot wait").
+//! HTTP/2 clients (connections.md), and the public mix-up of responses (connections.md, "Framing").
 
 use cube_testkit::{By, Exchange, Gate, Origin};
 

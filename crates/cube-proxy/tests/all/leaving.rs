@@ -1,6 +1,6 @@
 //! A client that leaves ends its request at the application within a second, whatever the request
 //! is doing; an application that dies is seen by the client as soon, and never as a clean end
-//! (connections.md, "Streaming"; errors.md, "When an answer is cut").
+//! (connections.md, "Streaming"; errors.md, "When a response is cut").
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Replacing the running process (operations.md, "systemd and upgrades"; lifecycle.md, "Upgrade";
+//! Replacing the running process (operations.md, "Hot restart"; lifecycle.md, "Across a hot restart";
 //! connections.md, Draining).
 
 use std::time::Duration;

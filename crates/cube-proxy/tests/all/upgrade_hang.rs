@@ -1,5 +1,5 @@
-//! A successor that hangs when the sockets are all but its own (operations.md, "systemd and
-//! upgrades": whatever becomes of the successor, the old process serves on).
+//! A successor that hangs when the sockets are all but its own (operations.md, "Hot
+//! restart": whatever becomes of the successor, the old process serves on).
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;

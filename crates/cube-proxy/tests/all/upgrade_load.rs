@@ -1,4 +1,4 @@
-//! Upgrades under load lose nothing (operations.md, "systemd and upgrades").
+//! Upgrades under load lose nothing (operations.md, "Hot restart").
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

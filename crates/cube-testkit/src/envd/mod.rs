@@ -1,5 +1,5 @@
 //! What runs on port 49983 of a sandbox, scripted: files in memory, commands that are lines in a
-//! table, and the protocol that the real SDKs speak (sdk-recipe.md).
+//! table, and the protocol that the real SDKs speak (e2b.md, "What the SDKs ask for").
 
 mod connect;
 mod files;

@@ -1,4 +1,4 @@
-//! E2B's real SDKs through the whole proxy (sdk-recipe.md): what `scripts/sdk` installed, a scripted
+//! E2B's real SDKs through the whole proxy (e2b.md): what `scripts/sdk` installed, a scripted
 //! envd in the sandbox, a scripted control plane beside it.
 
 mod calls;
