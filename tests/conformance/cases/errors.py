@@ -269,6 +269,21 @@ def _(t):
         t.redis("SREM", "faulty_backend_set", "127.0.0.43")
 
 
+# errors.md: in Connect shape an outage is aborted, never unavailable
+@case("e2b", "faulty/connect stream", "errors.md")
+def _(t):
+    box = t.sandbox(t.upstream(host="127.0.0.44"))
+    t.redis("SADD", "faulty_backend_set", "127.0.0.44")
+    try:
+        t.true("refused within 2 s", wait_for(lambda: t.call(box).status == 503, 2))
+        response = t.call(box, "/process.Process/Start", method="POST", body=b"\0\0\0\0\2{}", headers=[
+            ("Connect-Protocol-Version", "1"), ("Content-Type", "application/connect+json")])
+        t.eq("status, retcode", (response.status, response.retcode), (200, "340500"))
+        t.eq("code", json.loads(response.body[5:])["error"]["code"], "aborted")
+    finally:
+        t.redis("SREM", "faulty_backend_set", "127.0.0.44")
+
+
 # errors.md: exactly one body, and the connection can be used after an error
 @case("cube", "errors/cube/connection goes on", "errors.md")
 def _(t):
@@ -288,6 +303,8 @@ def _(t):
 @table("cube", "errors/cube/stays JSON", "errors.md", [
     ("script", [("User-Agent", CHROME), ("Accept", "application/json, text/html")]),
     ("connect", [("Connect-Protocol-Version", "1"), ("Content-Type", "application/json")]),
+    ("gRPC-Web", [("Content-Type", "application/grpc-web+proto")]),
+    ("not quite gRPC", [("Content-Type", "application/grpcfoo")]),
 ])
 def _(t, headers):
     cube(t, t.call(nobody(), method="POST", headers=headers, body=b"{}"), 310507)

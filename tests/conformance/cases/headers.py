@@ -164,3 +164,44 @@ def _(t):
 def _(t):
     box = t.sandbox(t.upstream(), local=True, fields={"MaskRequestHost": "localhost:${PORT}"})
     t.eq("Host", Seen(t, t.call(box)).all("host"), [f"localhost:{box.port}"])
+
+
+# routing.md: X-Forwarded-Proto of a trusted proxy: any case, ws and wss as http and https, of a list the first
+@table("options", "headers/trusted/proto", "routing.md", [
+    ("upper case", "HTTPS", "https"), ("wss", "wss", "https"), ("ws", "ws", "http"), ("list", "https, http", "https"),
+])
+def _(t, sent, want):
+    box = t.sandbox(t.upstream(host="127.0.0.3"))
+    seen = Seen(t, t.call(box, headers=[("X-Forwarded-Proto", sent)]))
+    t.eq("X-Forwarded-Proto", seen.all("x-forwarded-proto"), [want])
+
+
+# routing.md, "The masked host": an Origin and a Referer that are the client's own host say the mask; others stay
+@table("cube", "headers/mask/Origin", "routing.md", [
+    ("own", "http://HOST", "http://localhost:8080"), ("other", "http://other.example", "http://other.example"),
+    ("null", "null", "null"),
+])
+def _(t, sent, want):
+    box = t.sandbox(t.upstream(), fields={"MaskRequestHost": "localhost:${PORT}"})
+    seen = Seen(t, t.call(box, headers=[("Origin", sent.replace("HOST", box.host()))]))
+    t.eq("Origin", seen.all("origin"), [want])
+
+
+@table("cube", "headers/mask/Referer", "routing.md", [
+    ("own", "http://HOST/a?b=c", "http://localhost:8080/a?b=c"), ("other", "http://other.example/a", "http://other.example/a"),
+])
+def _(t, sent, want):
+    box = t.sandbox(t.upstream(), fields={"MaskRequestHost": "localhost:${PORT}"})
+    seen = Seen(t, t.call(box, headers=[("Referer", sent.replace("HOST", box.host()))]))
+    t.eq("Referer", seen.all("referer"), [want])
+
+
+# routing.md, path form: a Destination (WebDAV) under the prefix loses it
+@table("cube", "headers/Destination", "routing.md", [
+    ("under the prefix", "http://HOST/sandbox/ID/8080/b", "http://HOST/b"), ("elsewhere", "http://HOST/b", "http://HOST/b"),
+])
+def _(t, sent, want):
+    box, host = t.sandbox(t.upstream()), f"127.0.0.1:{t.proxy.http}"
+    sent, want = (text.replace("HOST", host).replace("ID", box.id) for text in (sent, want))
+    seen = Seen(t, t.call(box, "/a", form="path", method="MOVE", headers=[("Destination", sent)]))
+    t.eq("Destination", seen.all("destination"), [want])

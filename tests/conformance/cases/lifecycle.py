@@ -73,6 +73,27 @@ def _(t):
     t.true("followed within 1 s", wait_for(lambda: t.call(box).status == 200, 1))
 
 
+# lifecycle.md: a state is read when it is set, whether or not anybody asks before it expires
+@table("options", "gate/redis unasked", "lifecycle.md", [("paused", "paused", "310503"), ("killed", "killed", "310410")])
+def _(t, state, retcode):
+    box = t.sandbox(t.upstream(host="127.0.0.3"))
+    t.redis("SET", f"cube:v1:shared:sandbox:lifecycle:state:{box.id}", state, "PX", "500")
+    time.sleep(1)
+    t.eq("retcode after it expired", t.call(box).retcode, retcode)
+
+
+# lifecycle.md: a SET of the same word is an event too
+@case("options", "gate/redis same word again", "lifecycle.md")
+def _(t):
+    box = t.sandbox(t.upstream(host="127.0.0.3"))
+    key = f"cube:v1:shared:sandbox:lifecycle:state:{box.id}"
+    for _ in range(2):
+        t.redis("SET", key, "paused")
+        t.true("paused within 1 s", wait_for(lambda: t.call(box).retcode == "310503", 1))
+        t.state(box, "running")
+        t.eq("retcode after the push", t.call(box).retcode, "310200")
+
+
 # lifecycle.md: the last push decides; a push of running opens the gate again
 @case("cube", "gate/pushes in sequence", "lifecycle.md")
 def _(t):

@@ -130,3 +130,12 @@ def _(t):
     t.passed(response)
     t.eq("CORS, body", (response.all("access-control-allow-origin"), response.all("access-control-allow-methods"),
                         response.body), (["https://a.example"], ["PUT"], b"pre"))
+
+
+# connections.md: a 426 says to which protocol (RFC 9110, 15.5.22)
+@case("cube", "response/upgrade required", "connections.md")
+def _(t):
+    headers = [("Upgrade", "websocket"), ("Connection", "Upgrade")]
+    response = t.passed(t.call(t.sandbox(t.upstream(reply(426, headers, b"upgrade")))), 426)
+    t.eq("Upgrade, Connection", (response.all("upgrade"), "upgrade" in (response.get("connection") or "").lower()),
+         (["websocket"], True))

@@ -106,6 +106,15 @@ def _(t, rest, want):
     t.eq("target", Seen(t, t.call(box, rest, form="path")).target, want)
 
 
+# routing.md: a browser that navigates to the bare form is sent to the one with a slash, where relative links work
+@table("cube", "routing/path/navigation", "routing.md", [("bare", "", "/"), ("with query", "?x=1", "/?x=1")])
+def _(t, rest, want):
+    box = t.sandbox(t.upstream())
+    response = t.call(box, rest, form="path", headers=[("Sec-Fetch-Mode", "navigate"), ("Accept", "text/html")])
+    t.true("status", response.status in (301, 302, 303, 307, 308), "a redirect", response.status)
+    t.eq("Location", response.all("location"), [box.prefix() + want])
+
+
 # routing.md: such a path does not parse: 400
 @table("cube", "routing/path/bad", "routing.md", [
     ("junk after port", "/sandbox/x/80foo"),

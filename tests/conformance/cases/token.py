@@ -82,6 +82,12 @@ def _(t, method, form, headers):
     cube(t, compare(t, method, form, headers), 310507)
 
 
+# errors.md: for a browser the page of a refused token is that of an unknown sandbox
+@case("cube", "token/masked/page", "errors.md")
+def _(t):
+    compare(t, "GET", "host", [("Sec-Fetch-Mode", "navigate"), ("Accept", "text/html")])
+
+
 # routing.md: parse, resolve, token, gate: without the token the state stays hidden
 @table("cube", "token/before the gate", "routing.md", [("paused", "paused"), ("killed", "killed")])
 def _(t, state):
