@@ -133,16 +133,25 @@ impl AddressGuard {
         let ip = address.ip();
         // The unspecified address reaches this host's loopback, our own sockets among it, so no
         // list allows it.
-        if METADATA_ADDRESSES.contains(&ip) || zero_net(ip) || self.is_own_socket(address) {
+        let reserved = |ip: IpAddr| {
+            METADATA_ADDRESSES.contains(&ip)
+                || zero_net(ip)
+                || self.is_own_socket(SocketAddr::new(ip, address.port()))
+        };
+        let embedded = embedded_ipv4(ip);
+        let mut reached = embedded.into_iter().flatten().chain([ip]);
+        if reached.clone().any(reserved) {
             return false;
         }
         if dial == Dial::Node && !self.host_ports.contains(&address.port()) {
             return false;
         }
         match &self.cidrs {
+            // Who lists a translator's prefix means the addresses in it.
             Some(allowed) => allowed.iter().any(|net| net.contains(&ip)),
-            None if dial == Dial::Sandbox && self.interfaces.load().contains(&ip) => false,
-            None => !never(ip),
+            None => {
+                !reached.any(|ip| never(ip) || dial == Dial::Sandbox && self.interfaces.load().contains(&ip))
+            }
         }
     }
 
@@ -177,6 +186,29 @@ fn zero_net(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.octets().first() == Some(&0),
         IpAddr::V6(ip) => ip.is_unspecified(),
+    }
+}
+
+/// The IPv4 addresses that a translator or a tunnel on the way would deliver to: a packet to such
+/// an IPv6 address may end at the IPv4 address in it. Mapped addresses are unmapped before.
+fn embedded_ipv4(ip: IpAddr) -> [Option<IpAddr>; 2] {
+    let IpAddr::V6(ip) = ip else { return [None, None] };
+    let v4 =
+        |high: u16, low: u16| Some(IpAddr::V4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))));
+    match ip.segments() {
+        // Loopback and unspecified are no IPv4-compatible addresses.
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => [None, None],
+        // IPv4-compatible (RFC 4291, 2.5.5.1); NAT64, well-known (RFC 6052) and local-use (RFC 8215).
+        [0, 0, 0, 0, 0, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x64, 0xff9b, 1, _, _, _, high, low] => [v4(high, low), None],
+        // 6to4 (RFC 3056).
+        [0x2002, high, low, ..] => [v4(high, low), None],
+        // Teredo (RFC 4380): the server, and the client with its bits inverted.
+        [0x2001, 0, server_high, server_low, _, _, high, low] => {
+            [v4(server_high, server_low), v4(!high, !low)]
+        }
+        _ => [None, None],
     }
 }
 
@@ -248,6 +280,55 @@ mod tests {
             }
         }
         assert!(dials(&all, "169.254.169.1:8080"));
+    }
+
+    #[test]
+    fn an_address_that_embeds_ipv4_is_judged_by_what_it_embeds() {
+        for address in [
+            "[64:ff9b::127.0.0.1]:8080",
+            "[64:ff9b::169.254.169.254]:8080",
+            "[64:ff9b::a9fe:101]:8080",
+            "[64:ff9b:1::127.0.0.1]:8080",
+            "[64:ff9b:1:abcd::0.0.0.0]:8080",
+            "[2002:7f00:1::]:8080",
+            "[2002:a9fe:a9fe::1]:8080",
+            "[::127.0.0.1]:8080",
+            "[::169.254.169.254]:8080",
+            // Teredo: by its server, and by its client, whose bits are inverted.
+            "[2001:0:7f00:1:0:0:f5ff:fffe]:8080",
+            "[2001:0:0a00:1:0:0:80ff:fffe]:8080",
+        ] {
+            assert!(!dials(&guard(), address), "{address}");
+        }
+        for address in [
+            "[64:ff9b::10.0.0.1]:8080",
+            "[2002:a00:1::1]:8080",
+            "[::10.0.0.1]:8080",
+            "[2001:0:0a00:1:0:0:f5ff:fffe]:8080",
+            "[2001:db8::7f00:1]:8080",
+        ] {
+            assert!(dials(&guard(), address), "{address}");
+        }
+    }
+
+    #[test]
+    fn no_list_allows_a_metadata_service_or_an_own_socket_behind_a_translator() {
+        let own = vec!["0.0.0.0:8082".parse().unwrap()];
+        let all = AddressGuard::new(nets(&["0.0.0.0/0", "::/0"]), 1..=65535, own);
+        assert!(!dials(&all, "[64:ff9b::169.254.169.254]:8080"));
+        assert!(!dials(&all, "[2002:a9fe:a9fe::]:8080"));
+        assert!(!dials(&all, "[64:ff9b::127.0.0.1]:8082"));
+        assert!(dials(&all, "[64:ff9b::169.254.1.1]:8080"), "what is listed is meant");
+        assert!(dials(&all, "[::1]:8080"));
+    }
+
+    #[test]
+    fn an_address_of_this_machine_is_no_sandbox_behind_a_translator_either() {
+        let guard = guard();
+        guard.interfaces.store(Arc::new(HashSet::from(["10.77.0.1".parse().unwrap()])));
+        let address = "[64:ff9b::10.77.0.1]:8080".parse().unwrap();
+        assert!(!guard.check(address, Dial::Sandbox));
+        assert!(guard.check(address, Dial::Node));
     }
 
     #[test]
