@@ -120,6 +120,12 @@ impl Shared {
 
         ctx.gauges.inflight = Some(self.metrics.inflight(ctx.route_class));
         let limits = &settings.limits;
+        // Before anything else may refuse it: a request that is malformed counts as well.
+        if let Some(rate) = limits.requests_per_ip
+            && !self.rate.allows(forwarded.real_ip, rate)
+        {
+            return Err(Fault::TooManyFromAddress);
+        }
         if target.len() > limits.target {
             return Err(Fault::TargetTooLong);
         }
@@ -139,11 +145,6 @@ impl Shared {
         }
         named?;
 
-        if let Some(limit) = limits.requests_per_ip
-            && !self.rate.allows(forwarded.real_ip, limit, ctx.started)
-        {
-            return Err(Fault::TooManyFromAddress);
-        }
         if let Some(target) = &ctx.target
             && target.port == Port::ENVD
             && !settings.allows_envd_control(peer)

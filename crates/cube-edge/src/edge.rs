@@ -35,7 +35,7 @@ use crate::drain::Drain;
 use crate::driver::{ORIGIN, Phase};
 use crate::live::LiveRequests;
 use crate::metrics::{EdgeMetrics, RouteClass};
-use crate::rate::Rate;
+use crate::rate::RateLimit;
 use crate::request_id;
 use crate::response_cache::{Cached, ResponseCache};
 use crate::settings::Settings;
@@ -54,7 +54,7 @@ pub(crate) struct Shared {
     pub(crate) desk: Arc<Desk>,
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) access_log: Option<AccessLog>,
-    pub(crate) rate: Rate,
+    pub(crate) rate: RateLimit,
     pub(crate) admin_token: ArcSwapOption<AdminToken>,
 }
 

@@ -170,6 +170,11 @@ impl Refuse for Shared {
         };
         let number = conn.next_request();
         let settings = self.settings.load();
+        // Counted like any other. Its own response says what is wrong with it all the same: the
+        // connection ends with it.
+        if let Some(rate) = settings.limits.requests_per_ip {
+            self.rate.allows(conn.peer.ip().to_canonical(), rate);
+        }
         let own = render(fault, &Asker::default(), settings.answers);
         self.metrics.finished(&Finished {
             method: MethodClass::Other,

@@ -25,7 +25,7 @@ use crate::edge::{Edge, Shared};
 use crate::error::EdgeError;
 use crate::live::{Ended, LiveRequests};
 use crate::metrics::EdgeMetrics;
-use crate::rate::Rate;
+use crate::rate::RateLimit;
 use crate::response_cache::{self, ResponseCache};
 use crate::settings::Settings;
 
@@ -98,7 +98,7 @@ impl Gateway {
             desk: Arc::default(),
             metrics: metrics.clone(),
             access_log,
-            rate: Rate::new(),
+            rate: RateLimit::default(),
             admin_token: ArcSwapOption::empty(),
         });
         let conf = Arc::new(ServerConf {

@@ -51,5 +51,5 @@ pub use reason::Reason;
 pub use reconfigure::Reconfiguration;
 pub use response_cache::Settings as ResponseCacheSettings;
 pub use retcode::Retcode;
-pub use settings::{ControlPlaneSettings, RequestLimits, Settings, UpstreamSettings};
+pub use settings::{ControlPlaneSettings, RequestLimits, RequestRate, Settings, UpstreamSettings};
 pub use trust::Trust;

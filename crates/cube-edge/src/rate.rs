@@ -1,67 +1,109 @@
-//! `limits.requests_per_ip`: requests a second from one address.
+//! `limits.requests_per_ip`: a token bucket for each client address (connections.md, Limits).
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use ahash::{AHashMap, RandomState};
-use parking_lot::Mutex;
+use ahash::RandomState;
+use arc_swap::ArcSwapOption;
+use governor::clock::MonotonicClock;
+use governor::state::keyed::DashMapStateStore;
+use governor::{Quota, RateLimiter};
 
-const SHARDS: usize = 16;
+use crate::settings::RequestRate;
 
-/// Counts requests by address in windows of one second. Off (and free) until a limit is asked
-/// for. Bounded: what is counted is forgotten with its second.
-pub(crate) struct Rate {
-    begun: Instant,
-    second: AtomicU64,
-    shards: Box<[Mutex<AHashMap<IpAddr, u32>>]>,
-    hasher: RandomState,
+/// How often addresses whose bucket is full again are forgotten, which bounds the memory by the
+/// addresses of that time.
+const FORGET: Duration = Duration::from_secs(10);
+
+type Limiter = RateLimiter<IpAddr, DashMapStateStore<IpAddr, RandomState>, MonotonicClock>;
+
+/// Counts requests by address, in this process alone. Nothing is kept until a limit is configured.
+#[derive(Default)]
+pub(crate) struct RateLimit(ArcSwapOption<(RequestRate, Arc<Limiter>)>);
+
+impl RateLimit {
+    /// Takes one request of `address` out of its bucket; whether there was one left. A rate that
+    /// differs from the last call's begins with full buckets. To be called within a runtime.
+    pub(crate) fn allows(&self, address: IpAddr, rate: RequestRate) -> bool {
+        let current = self.0.load();
+        if let Some(current) = &*current
+            && current.0 == rate
+        {
+            return current.1.check_key(&address).is_ok();
+        }
+        let limiter = Arc::new(limiter(rate));
+        tokio::spawn(forget_idle(Arc::downgrade(&limiter)));
+        let allowed = limiter.check_key(&address).is_ok();
+        self.0.store(Some(Arc::new((rate, limiter))));
+        allowed
+    }
 }
 
-impl Rate {
-    pub(crate) fn new() -> Self {
-        Self {
-            begun: Instant::now(),
-            second: AtomicU64::new(0),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
-        }
-    }
+fn limiter(rate: RequestRate) -> Limiter {
+    let quota = Quota::per_second(rate.per_second).allow_burst(rate.burst);
+    RateLimiter::new(quota, DashMapStateStore::with_hasher(RandomState::new()), MonotonicClock)
+}
 
-    /// Counts a request from `address`; whether it is within `limit` a second.
-    pub(crate) fn allows(&self, address: IpAddr, limit: u32, now: Instant) -> bool {
-        let second = now.saturating_duration_since(self.begun).as_secs();
-        if self.second.swap(second, Ordering::Relaxed) != second {
-            for shard in &self.shards {
-                shard.lock().clear();
-            }
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "only the low bits choose the shard")]
-        let at = self.hasher.hash_one(address) as usize % SHARDS;
-        let Some(shard) = self.shards.get(at) else { return true };
-        let mut counts = shard.lock();
-        let count = counts.entry(address).or_insert(0);
-        *count = count.saturating_add(1);
-        *count <= limit
+async fn forget_idle(limiter: Weak<Limiter>) {
+    loop {
+        tokio::time::sleep(FORGET).await;
+        let Some(limiter) = limiter.upgrade() else { return };
+        limiter.retain_recent();
+        limiter.shrink_to_fit();
+    }
+}
+
+impl RequestRate {
+    /// `per_second` requests a second, `burst` of them at once; `None` where either is 0, which is
+    /// no limit.
+    #[must_use]
+    pub fn new(per_second: u32, burst: u32) -> Option<Self> {
+        Some(Self { per_second: NonZeroU32::new(per_second)?, burst: NonZeroU32::new(burst)? })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
-    use std::time::Duration;
 
     use super::*;
 
+    const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::BROADCAST);
+
+    #[tokio::test]
+    async fn an_address_has_its_burst_and_others_have_theirs() {
+        let limit = RateLimit::default();
+        let rate = RequestRate::new(1, 3).unwrap();
+        let allowed = (0..5).filter(|_| limit.allows(HOME, rate)).count();
+        // A fourth where this took a second.
+        assert!((3..=4).contains(&allowed), "{allowed}");
+        assert!(limit.allows(OTHER, rate));
+    }
+
+    #[tokio::test]
+    async fn another_rate_holds_from_the_next_request_on() {
+        let limit = RateLimit::default();
+        let (narrow, wide) = (RequestRate::new(1, 1).unwrap(), RequestRate::new(1, 2).unwrap());
+        assert!(limit.allows(HOME, narrow));
+        assert!(limit.allows(HOME, wide));
+        assert!(limit.allows(HOME, wide));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_that_went_away_are_forgotten() {
+        let limit = RateLimit::default();
+        assert!(limit.allows(HOME, RequestRate::new(u32::MAX, 1).unwrap()));
+        let limiter = limit.0.load_full().unwrap().1.clone();
+        assert_eq!(limiter.len(), 1);
+        tokio::time::sleep(FORGET * 2).await;
+        assert!(limiter.is_empty());
+    }
+
     #[test]
-    fn an_address_gets_its_limit_again_each_second() {
-        let rate = Rate::new();
-        let (home, other) = (IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::BROADCAST));
-        let now = rate.begun;
-        assert!(rate.allows(home, 2, now));
-        assert!(rate.allows(home, 2, now));
-        assert!(!rate.allows(home, 2, now));
-        assert!(rate.allows(other, 2, now));
-        assert!(rate.allows(home, 2, now + Duration::from_secs(1)));
+    fn zero_is_no_limit() {
+        assert_eq!(RequestRate::new(0, 5), None);
     }
 }

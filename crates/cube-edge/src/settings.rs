@@ -2,6 +2,7 @@
 //! request keeps the one it began with.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,8 +85,17 @@ pub struct RequestLimits {
     pub target: usize,
     /// Concurrent requests for one sandbox; `None`: no limit.
     pub requests_per_sandbox: Option<u32>,
-    /// Requests a second from one address; `None`: no limit.
-    pub requests_per_ip: Option<u32>,
+    /// Requests from one address; `None`: no limit.
+    pub requests_per_ip: Option<RequestRate>,
+}
+
+/// A token bucket for each address (`limits.requests_per_ip`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestRate {
+    /// Requests a second in the long run.
+    pub per_second: NonZeroU32,
+    /// Requests at once, of an address that made none for a while.
+    pub burst: NonZeroU32,
 }
 
 impl Settings {

@@ -212,6 +212,7 @@ section!(Limits {
     connections_per_ip: u32 = 0,
     requests_per_sandbox: u32 = 0,
     requests_per_ip: u32 = 0,
+    requests_per_ip_burst: Option<u32> = None,
     h2_streams: u32 = 100,
 });
 

@@ -140,6 +140,7 @@ keys! {
     "limits.connections_per_ip" Live c => c.limits.connections_per_ip;
     "limits.requests_per_sandbox" Live c => c.limits.requests_per_sandbox;
     "limits.requests_per_ip" Live c => c.limits.requests_per_ip;
+    "limits.requests_per_ip_burst" Live c => c.limits.requests_per_ip_burst;
     "limits.h2_streams" Live c => c.limits.h2_streams;
     "drain.delay" Live c => c.drain.delay;
     "drain.timeout" Live c => c.drain.timeout;

@@ -434,6 +434,9 @@ fn limits(c: &mut Check, file: &file::Limits, dialect: Dialect, pool: usize, mac
         connections_per_ip: some(file.connections_per_ip),
         requests_per_sandbox: some(file.requests_per_sandbox),
         requests_per_ip: some(file.requests_per_ip),
+        requests_per_ip_burst: file
+            .requests_per_ip_burst
+            .map_or(file.requests_per_ip, |burst| c.at_least_one("limits.requests_per_ip_burst", burst)),
         h2_streams: c.at_least_one("limits.h2_streams", file.h2_streams),
     }
 }

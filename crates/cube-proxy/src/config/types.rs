@@ -326,6 +326,8 @@ pub struct Limits {
     pub requests_per_sandbox: Option<u32>,
     /// Requests a second of one address.
     pub requests_per_ip: Option<u32>,
+    /// Requests at once of an address that made none for a while.
+    pub requests_per_ip_burst: u32,
     /// Streams of one HTTP/2 connection.
     pub h2_streams: u32,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cube_edge::{
     AccessLogSettings, AnswerSettings, ConnectionLimits, ControlPlaneSettings, LogFormat, RequestLimits,
-    Settings, UpstreamSettings,
+    RequestRate, Settings, UpstreamSettings,
 };
 use cube_resolver::AddressGuard;
 use cube_route::Port;
@@ -58,7 +58,9 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
             headers: limits.headers,
             target: limits.target,
             requests_per_sandbox: limits.requests_per_sandbox,
-            requests_per_ip: limits.requests_per_ip,
+            requests_per_ip: limits
+                .requests_per_ip
+                .and_then(|rate| RequestRate::new(rate, limits.requests_per_ip_burst)),
         },
         connections: ConnectionLimits {
             connections: limits.connections,

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use cube_testkit::{Exchange, Gate, Origin, eventually, scripts};
 
-use crate::support::limits;
+use cube_testkit::serde_json::json;
+
+use crate::support::{limits, own};
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_a_413_before_the_application_hears_of_it() {
@@ -177,4 +179,30 @@ async fn a_slow_application_is_not_taken_for_a_slow_head() {
     .await;
     let answer = env.get(&env.sandbox(&origin).await, "/").await;
     assert_eq!((answer.passed(200).text().as_str(), answer.clean), ("ticktickticktick", true));
+}
+
+#[tokio::test]
+async fn an_address_over_its_rate_is_refused_and_malformed_requests_count() {
+    let env = own(json!({ "limits": { "requests_per_ip": 1, "requests_per_ip_burst": 4 } })).await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    // Two that name no sandbox, and one whose head Pingora itself cannot parse.
+    for _ in 0..2 {
+        let mut client = env.client().await;
+        client.call("GET", "/", &[("Host", "nobody")], "").await.is_own(
+            400,
+            310_400,
+            r#"{"error":"bad request"}"#,
+        );
+    }
+    let mut client = env.client().await;
+    client.send("GET / HTTP/1.1\r\nno field\r\n\r\n").await;
+    client.answer("GET").await;
+    env.get(&sandbox, "/").await.passed(200);
+    // The bucket gains one a second, which may happen in between once or twice.
+    let mut last = None;
+    for _ in 0..4 {
+        last = Some(env.get(&sandbox, "/").await);
+    }
+    last.expect("a response").is_own(429, 310_429, r#"{"error":"too many requests"}"#);
 }
