@@ -41,38 +41,27 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The comments of an annotated file by the path of the key below them. Keys that follow each other
-/// with no comment or blank line between them share the one above.
+/// The comments of an annotated file by the path of the key below them.
 fn comments(text: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     // The open sections with their indentation.
     let mut open: Vec<(usize, String)> = Vec::new();
-    let (mut comment, mut fresh) = (String::new(), true);
+    let mut comment = String::new();
     for line in text.lines() {
         let body = line.trim_start();
         let indent = line.len() - body.len();
         if let Some(words) = body.strip_prefix('#') {
-            if !fresh {
-                comment.clear();
-                fresh = true;
-            }
             if !comment.is_empty() {
                 comment.push(' ');
             }
             comment.push_str(words.trim());
         } else if body.is_empty() {
             comment.clear();
-            fresh = true;
         } else if let Some((key, _)) = body.split_once(':') {
             open.retain(|(depth, _)| *depth < indent);
             open.push((indent, key.to_owned()));
             let path = open.iter().map(|(_, key)| key.as_str()).collect::<Vec<_>>().join(".");
-            found.insert(path, comment.clone());
-            fresh = false;
-            if body.ends_with(':') {
-                comment.clear();
-                fresh = true;
-            }
+            found.insert(path, std::mem::take(&mut comment));
         }
     }
     found
@@ -93,6 +82,8 @@ fn flow(value: &Value) -> String {
 struct Page {
     text: String,
     comments: BTreeMap<String, String>,
+    /// The key of each meaning, since one that is said twice is right for one of them at most.
+    told: BTreeMap<String, String>,
     defaults: Value,
     variables: BTreeMap<String, String>,
 }
@@ -110,13 +101,11 @@ impl Page {
 
     fn key(&mut self, path: &str, kind: &str) {
         let default = path.split('.').fold(&self.defaults, |value, key| &value[key]);
-        // A section in one line has one comment, above itself.
-        let mut own = self.comments.get(path);
-        if own.is_none() {
-            own = path.rsplit_once('.').and_then(|(section, _)| self.comments.get(section));
+        let meaning = self.comments.get(path).cloned().unwrap_or_default();
+        assert!(!meaning.is_empty(), "{path} has no comment of its own in conf/cube-proxy.yaml");
+        if let Some(other) = self.told.insert(meaning.clone(), path.to_owned()) {
+            panic!("{path} and {other} have the same comment in conf/cube-proxy.yaml");
         }
-        let meaning = own.map_or("", String::as_str);
-        assert!(!meaning.is_empty(), "{path} has no comment in conf/cube-proxy.yaml");
         let default = flow(default);
         let variable = &self.variables[path];
         let _ = write!(
@@ -151,6 +140,7 @@ fn page() -> String {
     let mut page = Page {
         text: HEAD.to_owned(),
         comments: comments(&text),
+        told: BTreeMap::new(),
         defaults: serde_yaml::from_str(&text).unwrap(),
         variables: by_path.collect(),
     };
@@ -181,6 +171,6 @@ fn the_reference_is_what_the_code_says() {
 fn comments_belong_to_the_keys_below_them() {
     let found =
         comments("# a\n# b\nx: 1\n\n# of y\ny:\n  # of z\n  z: 1\n  w: 2\n  # more\n  v: [1,\n    2]\n");
-    let want = [("x", "a b"), ("y", "of y"), ("y.v", "more"), ("y.w", "of z"), ("y.z", "of z")];
+    let want = [("x", "a b"), ("y", "of y"), ("y.v", "more"), ("y.w", ""), ("y.z", "of z")];
     assert_eq!(found.iter().map(|(k, c)| (k.as_str(), c.as_str())).collect::<Vec<_>>(), want);
 }

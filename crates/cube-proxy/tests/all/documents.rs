@@ -66,7 +66,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 /// Targets of `[text](target)`.
-fn links(text: &str) -> Vec<String> {
+pub(crate) fn links(text: &str) -> Vec<String> {
     let prose = prose(text);
     let parts = prose.split("](").skip(1);
     parts.filter_map(|part| part.split(')').next()).map(str::to_owned).collect()

@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 use cube_testkit::serde_json::json;
 use cube_testkit::{Origin, eventually, free_port, unique_id};
 
+use crate::documents::links;
 use crate::support::{binary, own};
 
 fn root() -> PathBuf {
@@ -107,6 +108,41 @@ fn the_package_has_everything_and_installs_where_it_should() {
     let page = tree.join("usr/share/man/man1/cube-proxy-top.1.gz");
     let page = done(Command::new("gzip").arg("-dc").arg(page));
     assert!(page.starts_with(".ie") && page.contains("Examples:"), "{page}");
+}
+
+/// Every relative link of the pages that are installed, and every one to a place in the system that
+/// this package fills, leads to a file of the package.
+#[test]
+fn links_of_the_packaged_pages_lead_to_what_is_installed() {
+    let scratch = Scratch::new();
+    let tree = scratch.path("tree");
+    done(Command::new("dpkg-deb").arg("-x").arg(build(&scratch)).arg(&tree));
+    let (mut directories, mut followed) = (vec![tree.join("usr/share/doc/cube-proxy")], 0);
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+                continue;
+            }
+            if path.extension().is_none_or(|extension| extension != "md") {
+                continue;
+            }
+            for link in links(&fs::read_to_string(&path).unwrap()) {
+                let file = link.split('#').next().unwrap();
+                if link.contains("://") || file.is_empty() {
+                    continue;
+                }
+                let target = match file.strip_prefix('/') {
+                    Some(installed) => tree.join(installed),
+                    None => path.parent().unwrap().join(file),
+                };
+                assert!(target.exists(), "{}: {link}", path.display());
+                followed += 1;
+            }
+        }
+    }
+    assert!(followed > 30, "{followed} links");
 }
 
 /// Installs into a directory, as root of a system would be, and takes it away again. Maintainer
