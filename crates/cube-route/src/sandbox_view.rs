@@ -120,19 +120,30 @@ fn entry_ip(entry: &str) -> Option<IpAddr> {
     ip.ok().map(|ip: IpAddr| ip.to_canonical())
 }
 
-/// `X-Forwarded-Proto`: what a trusted peer says if it is one value, `http` or `https`; else
-/// whether the listener that took the request is `secure`.
+/// `X-Forwarded-Proto`: what a trusted peer says, in any case, of a list the first (the scheme that
+/// the client itself used), `ws` and `wss` as `http` and `https`; where it says nothing that is
+/// known, whether the listener that took the request is `secure`.
 #[must_use]
 pub fn forwarded_proto(headers: &HeaderMap, peer_trusted: bool, secure: bool) -> &'static str {
     let own = if secure { "https" } else { "http" };
     if !peer_trusted {
         return own;
     }
-    let mut values = headers.get_all(&X_FORWARDED_PROTO).iter();
-    match (values.next(), values.next()) {
-        (Some(value), None) if value.as_bytes().eq_ignore_ascii_case(b"https") => "https",
-        (Some(value), None) if value.as_bytes().eq_ignore_ascii_case(b"http") => "http",
-        _ => own,
+    // Several header lines are one list (RFC 9110, 5.3); empty elements of a list are none.
+    let first = headers
+        .get_all(&X_FORWARDED_PROTO)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
+        .find(|element| !element.is_empty());
+    let Some(first) = first else { return own };
+    let is = |names: [&str; 2]| names.iter().any(|name| first.eq_ignore_ascii_case(name.as_bytes()));
+    if is(["https", "wss"]) {
+        "https"
+    } else if is(["http", "ws"]) {
+        "http"
+    } else {
+        own
     }
 }
 

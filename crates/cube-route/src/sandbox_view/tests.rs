@@ -147,11 +147,20 @@ fn the_scheme_is_the_listeners_unless_a_trusted_peer_knows_better() {
     assert_eq!(proto(&[b"https"], false, false), "http");
     assert_eq!(proto(&[b"http"], false, true), "https");
     assert_eq!(proto(&[b"https"], true, false), "https");
-    assert_eq!(proto(&[b"HTTPS"], true, false), "https");
-    assert_eq!(proto(&[b"http"], true, true), "http");
     assert_eq!(proto(&[], true, true), "https");
-    for bad in [&b""[..], b"ws", b"https, http", b"https://", b"\xff"] {
-        assert_eq!(proto(&[bad], true, false), "http", "{}", bad.escape_ascii());
+    for secure in
+        [&b"https"[..], b"HTTPS", b"wss", b"WSS", b" https ", b"https, http", b"wss,http", b", https"]
+    {
+        assert_eq!(proto(&[secure], true, false), "https", "{}", secure.escape_ascii());
     }
-    assert_eq!(proto(&[b"https", b"https"], true, false), "http");
+    for plain in [&b"http"[..], b"Http", b"ws", b"WS", b"http, https", b"ws , wss"] {
+        assert_eq!(proto(&[plain], true, true), "http", "{}", plain.escape_ascii());
+    }
+    for bad in [&b""[..], b",", b"https://", b"httpsx", b"on", b"ftp, https", b"\xff"] {
+        assert_eq!(proto(&[bad], true, false), "http", "{}", bad.escape_ascii());
+        assert_eq!(proto(&[bad], true, true), "https", "{}", bad.escape_ascii());
+    }
+    // Several header lines are one list.
+    assert_eq!(proto(&[b"https", b"http"], true, false), "https");
+    assert_eq!(proto(&[b"http", b"https"], true, true), "http");
 }
