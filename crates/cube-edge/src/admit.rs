@@ -14,6 +14,10 @@ use crate::driver::{Speaks, is_line_of};
 use crate::edge::Shared;
 use crate::metrics::RouteClass;
 
+/// The most pieces of a cookie in one HTTP/2 request. Browsers keep at most some hundreds of cookies
+/// for a site, and each piece costs the client only a few bytes.
+const COOKIE_CRUMBS: usize = 1_000;
+
 /// Why a request does not go on.
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -58,6 +62,10 @@ impl Shared {
         // Else it stays without a limit, as the engine sets it: idle connections are the driver's.
         if self.drain.closing() {
             session.set_keepalive(None);
+        }
+        // HTTP/1.0 defines no 1xx (RFC 9110, 15.2).
+        if session.req_header().version < Version::HTTP_11 {
+            session.set_ignore_info_resp(true);
         }
     }
 
@@ -129,7 +137,12 @@ impl Shared {
         if target.len() > limits.target {
             return Err(Fault::TargetTooLong);
         }
-        let fields = request.headers.len();
+        let crumbs = cookie_crumbs(request);
+        if crumbs > COOKIE_CRUMBS {
+            return Err(Fault::HeadTooLarge);
+        }
+        // They reach the sandbox as one header, and count as one.
+        let fields = request.headers.len() - crumbs.saturating_sub(1);
         let head_bytes =
             if head_bytes > 0 { head_bytes } else { h2_head_len(&request.headers) + target.len() };
         // On HTTP/2 the authority stands for Host, which counts.
@@ -284,8 +297,26 @@ fn content_length(request: &pingora_http::RequestHeader) -> Option<u64> {
     (!first.is_empty() && first.bytes().all(|b| b.is_ascii_digit())).then(|| first.parse().ok())?
 }
 
+/// The pieces into which an HTTP/2 client cut its cookie (RFC 9113, 8.2.3); 0 in HTTP/1, where
+/// each header is a header.
+fn cookie_crumbs(request: &pingora_http::RequestHeader) -> usize {
+    if request.version != Version::HTTP_2 {
+        return 0;
+    }
+    request.headers.get_all(header::COOKIE).iter().count()
+}
+
+/// The bytes of the header section as HTTP/1.1 would write it, cookie crumbs joined: between two of
+/// them is `; `.
 fn h2_head_len(headers: &http::HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+    let mut cookies = 0;
+    let mut bytes = 0;
+    for (name, value) in headers {
+        bytes += name.as_str().len() + value.len() + 4;
+        cookies += usize::from(name == header::COOKIE);
+    }
+    // The name and line of all but the first make room for the separator.
+    bytes - cookies.saturating_sub(1) * "cookie: \r\n".len().saturating_sub("; ".len())
 }
 
 fn is_grpc(headers: &http::HeaderMap) -> bool {

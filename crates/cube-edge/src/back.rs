@@ -41,10 +41,25 @@ impl Shared {
         ctx: &mut Context,
     ) -> Result<()> {
         let status = response.status;
-        if !well_framed(response)? || (status == StatusCode::SWITCHING_PROTOCOLS && !ctx.upgrade) {
+        // There is no upgrade in HTTP/1.0; the engine would take it for one on the client's side alone.
+        let switches_for_none = status == StatusCode::SWITCHING_PROTOCOLS
+            && (!ctx.upgrade || response.version < Version::HTTP_11);
+        if !well_framed(response)? || switches_for_none {
             return Err(fail(ctx, Fault::UpstreamMalformed));
         }
-        remove_hop_by_hop(response)?;
+        // The version says what the sender of a message can do, and that is this proxy (RFC 9112, 2.3).
+        if response.version < Version::HTTP_11 {
+            response.set_version(Version::HTTP_11);
+        }
+        let client_version = session.req_header().version;
+        remove_hop_by_hop(response, client_version)?;
+        if client_version == Version::HTTP_11
+            && status == StatusCode::UPGRADE_REQUIRED
+            && response.headers.contains_key(header::UPGRADE)
+            && let Some(origin) = &ctx.origin
+        {
+            origin.conn.nominate_upgrade();
+        }
         if status.is_informational() || status == StatusCode::NO_CONTENT {
             response.remove_header(&header::CONTENT_LENGTH);
             response.remove_header(&header::TRANSFER_ENCODING);
@@ -143,8 +158,9 @@ pub(crate) fn ended(ctx: &Context) -> Option<Fault> {
     }
 }
 
-fn remove_hop_by_hop(response: &mut ResponseHeader) -> Result<()> {
+fn remove_hop_by_hop(response: &mut ResponseHeader, client: Version) -> Result<()> {
     let switching = response.status == StatusCode::SWITCHING_PROTOCOLS;
+    let keeps_upgrade = switching || asks_for_upgrade(response, client);
     if response.headers.contains_key(header::CONNECTION) {
         let nominated: Vec<HeaderName> = crate::forward::connection_tokens(&response.headers)
             .filter_map(|token| HeaderName::from_bytes(token).ok())
@@ -152,7 +168,7 @@ fn remove_hop_by_hop(response: &mut ResponseHeader) -> Result<()> {
                 // Framing is the engine's; an upgrade's own fields stay with it.
                 *name != header::CONTENT_LENGTH
                     && *name != header::TRANSFER_ENCODING
-                    && !(switching && *name == header::UPGRADE)
+                    && !(keeps_upgrade && *name == header::UPGRADE)
             })
             .collect();
         for name in &nominated {
@@ -165,11 +181,24 @@ fn remove_hop_by_hop(response: &mut ResponseHeader) -> Result<()> {
     }
     // One walk over the fields tells whether there is anything to remove: most often there is not.
     if response.headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
-        for name in HOP_BY_HOP.iter().filter(|name| !(switching && **name == header::UPGRADE)) {
+        for name in HOP_BY_HOP.iter().filter(|name| !(keeps_upgrade && **name == header::UPGRADE)) {
             response.remove_header(name);
         }
     }
     Ok(())
+}
+
+/// Whether this is a 426 whose `Upgrade` says to what (RFC 9110, 15.5.22), for a client that can do so
+/// through this proxy: over HTTP/1.1, and to anything but `h2c`.
+fn asks_for_upgrade(response: &ResponseHeader, client: Version) -> bool {
+    response.status == StatusCode::UPGRADE_REQUIRED
+        && client == Version::HTTP_11
+        && !response
+            .headers
+            .get_all(header::UPGRADE)
+            .iter()
+            .flat_map(|value| value.as_bytes().split(|b| *b == b','))
+            .any(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"h2c"))
 }
 
 /// Whether the answer says its length in one way: no coding but `chunked`, and one number, be it

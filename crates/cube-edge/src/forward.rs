@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use cube_route::sandbox_view;
-use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
@@ -48,6 +48,13 @@ impl Shared {
         remove_hop_by_hop(request, ctx);
         remove_reserved(request, trusted, settings.forward_credentials, &ctx.destination);
         join_cookies(request)?;
+        if client.version < Version::HTTP_11 {
+            // An HTTP/1.0 client knows no 100, so its expectation is ignored (RFC 9110, 10.1.1).
+            request.remove_header(&header::EXPECT);
+        }
+        if client.version == Version::HTTP_2 && !ctx.grpc {
+            say_empty_body(request, ctx)?;
+        }
 
         let host = HeaderValue::from_maybe_shared(ctx.host.clone())
             .or_err(ErrorType::InternalError, "a host as a header")?;
@@ -84,6 +91,17 @@ impl Shared {
         self.stamp(ctx);
         Ok(())
     }
+}
+
+/// HTTP/2 tells the end of a request in its frames, HTTP/1.1 has nothing but the length for it: for
+/// methods that mean to send content it is to be said even where it is 0 (RFC 9110, 8.6), and some
+/// servers refuse them without (411).
+fn say_empty_body(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+    let with_content = matches!(ctx.method, Method::POST | Method::PUT | Method::PATCH);
+    if with_content && ctx.body.request_done && !request.headers.contains_key(header::CONTENT_LENGTH) {
+        request.insert_header(header::CONTENT_LENGTH, 0)?;
+    }
+    Ok(())
 }
 
 fn has_prefix(ctx: &Context) -> bool {

@@ -157,6 +157,17 @@ impl H2Client {
         self.start("GET", authority, target, headers, true).await.answer().await
     }
 
+    /// A request that ends with its head, whatever its method, and its answer.
+    pub async fn bare(
+        &self,
+        method: &str,
+        authority: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+    ) -> Answer {
+        self.start(method, authority, target, headers, true).await.answer().await
+    }
+
     /// The same with HEAD.
     pub async fn head(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
         self.start("HEAD", authority, target, headers, true).await.answer().await

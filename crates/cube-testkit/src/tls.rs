@@ -200,6 +200,14 @@ impl TlsClient {
         Self(Arc::new(config))
     }
 
+    /// The same client offering these protocols by ALPN, in place of `http/1.1`.
+    #[must_use]
+    pub fn offering(mut self, protocols: &[&str]) -> Self {
+        let config = Arc::make_mut(&mut self.0);
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        self
+    }
+
     /// Connects and asks for `name`: a host name, or an address, which is not sent.
     ///
     /// # Errors

@@ -99,6 +99,7 @@ pub(crate) struct Conn {
     phase: AtomicU8,
     requests: AtomicU32,
     join_head: AtomicBool,
+    nominate_upgrade: AtomicBool,
     bare_head: AtomicUsize,
     reset: AtomicBool,
     linger: AtomicBool,
@@ -131,6 +132,7 @@ impl Conn {
             phase: AtomicU8::new(Phase::Fresh as u8),
             requests: AtomicU32::new(0),
             join_head: AtomicBool::new(false),
+            nominate_upgrade: AtomicBool::new(false),
             bare_head: AtomicUsize::new(0),
             reset: AtomicBool::new(false),
             linger: AtomicBool::new(false),
@@ -164,7 +166,9 @@ impl Conn {
 
     /// Counts a request; its number on this connection, from 1.
     pub(crate) fn next_request(&self) -> u32 {
-        self.linger.store(false, Ordering::Relaxed); // said of the one before
+        // Said of the one before.
+        self.linger.store(false, Ordering::Relaxed);
+        self.nominate_upgrade.store(false, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
@@ -178,6 +182,15 @@ impl Conn {
     /// the upstream, and that read sends a head whose body is late.
     pub(crate) fn join_next_head(&self) {
         self.join_head.store(true, Ordering::Relaxed);
+    }
+
+    /// The next response's `Connection` names `Upgrade`, beside what the engine says there.
+    pub(crate) fn nominate_upgrade(&self) {
+        self.nominate_upgrade.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn take_nominate_upgrade(&self) -> bool {
+        self.nominate_upgrade.load(Ordering::Relaxed) && self.nominate_upgrade.swap(false, Ordering::Relaxed)
     }
 
     /// The request under way is a head of that many bytes and nothing more.
@@ -288,21 +301,7 @@ impl Conn {
         if !lingers || matches!(self.phase(), Phase::Idle | Phase::Fresh) {
             return;
         }
-        if rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Write).is_err() {
-            return; // gone already
-        }
-        let closing = async {
-            let mut taken = 0;
-            while taken < LINGER_BYTES && self.tcp.readable().await.is_ok() {
-                match discard(&self.tcp) {
-                    Ok(0) => return,
-                    Ok(count) => taken += count,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(_) => return,
-                }
-            }
-        };
-        let _ = tokio::time::timeout(LINGER_TIME, closing).await;
+        close_patiently(&self.tcp).await;
     }
 
     /// Ends a connection that waits for a request: it reads its end, and says its own. A request
@@ -317,6 +316,26 @@ impl Conn {
         // An error says that the connection is gone already.
         let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Both);
     }
+}
+
+/// Says the end of a connection, then takes for a moment what its client still sends: the reset of
+/// one that is closed with something unread may destroy what was said last.
+pub(super) async fn close_patiently(tcp: &TcpStream) {
+    if rustix::net::shutdown(tcp, rustix::net::Shutdown::Write).is_err() {
+        return; // gone already
+    }
+    let closing = async {
+        let mut taken = 0;
+        while taken < LINGER_BYTES && tcp.readable().await.is_ok() {
+            match discard(tcp) {
+                Ok(0) => return,
+                Ok(count) => taken += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LINGER_TIME, closing).await;
 }
 
 /// Not async, so that no connection carries the room for it.

@@ -28,16 +28,51 @@ pub(crate) struct HeadWatch {
     /// What earlier reads brought of it.
     partial: Vec<u8>,
     line_over: bool,
+    /// An empty line before the request line is cut after its CR.
+    cut_empty_line: bool,
 }
 
 impl HeadWatch {
     pub(crate) fn new(limits: HeadLimits) -> Self {
-        Self { limits, bytes: 0, lines: 0, line: 0, partial: Vec::new(), line_over: false }
+        Self {
+            limits,
+            bytes: 0,
+            lines: 0,
+            line: 0,
+            partial: Vec::new(),
+            line_over: false,
+            cut_empty_line: false,
+        }
     }
 
     /// Another head begins.
     pub(crate) fn restart(&mut self) {
         *self = Self::new(self.limits);
+    }
+
+    /// How many of the next bytes are empty lines before the request line, which are ignored (RFC 9112,
+    /// 2.2): clients of old send one after a body. `None`: a CR that ends no line.
+    pub(crate) fn empty_lines(&mut self, bytes: &[u8]) -> Option<usize> {
+        if self.line > 0 || self.line_over {
+            return Some(0);
+        }
+        let mut count = 0;
+        for byte in bytes {
+            match (self.cut_empty_line, byte) {
+                (true, b'\n') => self.cut_empty_line = false,
+                (true, _) => return None,
+                (false, b'\r') => self.cut_empty_line = true,
+                (false, b'\n') => {}
+                (false, _) => break,
+            }
+            count += 1;
+        }
+        Some(count)
+    }
+
+    /// The CR of an empty line came in with the request before.
+    pub(crate) fn expect_line_feed(&mut self) {
+        self.cut_empty_line = true;
     }
 
     /// Takes bytes in. Gives back a request line that the engine would rewrite instead of refusing
@@ -119,9 +154,28 @@ pub(crate) fn is_line_of(seen: &[u8], line: &[u8]) -> bool {
     seen.split(|byte| *byte == b' ').next() == method && seen.rsplit(|byte| *byte == b' ').next() == version
 }
 
+/// A response's head whose `Connection` names `Upgrade` too: an `Upgrade` belongs to one hop, and only
+/// counts where it is nominated (RFC 9110, 7.8). The engine writes that header itself.
+pub(super) fn nominating_upgrade(head: &[u8]) -> Vec<u8> {
+    const LINE: &[u8] = b"\r\nconnection: ";
+    let line = head.windows(LINE.len()).position(|bytes| bytes.eq_ignore_ascii_case(LINE));
+    let Some((before, after)) = line.and_then(|start| head.split_at_checked(start + LINE.len())) else {
+        return head.to_vec();
+    };
+    [before, b"Upgrade, ", after].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_upgrade_of_a_head_is_nominated_beside_what_is_there() {
+        let head = b"HTTP/1.1 426 Upgrade Required\r\nUpgrade: a\r\nConnection: close\r\n\r\n";
+        let changed = nominating_upgrade(head).escape_ascii().to_string();
+        assert!(changed.contains("\\r\\nConnection: Upgrade, close\\r\\n"), "{changed}");
+        assert_eq!(nominating_upgrade(b"HTTP/1.1 426 x\r\n\r\n"), b"HTTP/1.1 426 x\r\n\r\n");
+    }
 
     fn watch() -> HeadWatch {
         HeadWatch::new(HeadLimits { head: 1000, headers: 10, target: 100 })
@@ -156,6 +210,27 @@ mod tests {
         {
             assert!(!is_line_of(other, line), "{}", other.escape_ascii());
         }
+    }
+
+    #[test]
+    fn empty_lines_are_those_before_the_request_line() {
+        for (bytes, empty) in [
+            (&b"\r\n"[..], Some(2)),
+            (b"\n", Some(1)),
+            (b"\r\n\n\r\nGET", Some(5)),
+            (b"\r", Some(1)),
+            (b"GET\r\n", Some(0)),
+            (b"", Some(0)),
+            (b"\r\r\n", None),
+            (b"\rGET", None),
+        ] {
+            assert_eq!(watch().empty_lines(bytes), empty, "{}", bytes.escape_ascii());
+        }
+        let mut cut = watch();
+        cut.expect_line_feed();
+        assert_eq!(cut.empty_lines(b"\nGET"), Some(1));
+        cut.take(b"GET / HTTP/1.1\r\n");
+        assert_eq!(cut.empty_lines(b"\r\n"), Some(0), "the end of the head");
     }
 
     #[test]

@@ -33,6 +33,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub use certificate::{Certificate, CertificateError, CertificateFiles, Standing};
 pub use conn::Speaks;
+use conn::close_patiently;
 pub(crate) use conn::{Conn, Phase, Refuse, ip_value};
 use head::HeadLimits;
 pub(crate) use head::is_line_of;
@@ -229,7 +230,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         deadline: Instant,
         certificates: &Certificates,
     ) -> Option<(Transport, bool)> {
-        match timeout_at(deadline, certificates.acceptor().accept(Socket(tcp))).await {
+        let socket = Socket(tcp.clone());
+        match timeout_at(deadline, certificates.acceptor().accept(socket)).await {
             Ok(Ok(tls)) => {
                 self.metrics.handshake(TlsOutcome::Ok);
                 let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -238,6 +240,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             Ok(Err(error)) => {
                 self.metrics.handshake(TlsOutcome::Failed);
                 tracing::debug!(%error, "TLS handshake failed");
+                // The alert that says why is the last thing written.
+                close_patiently(&tcp).await;
             }
             Err(_) => self.metrics.handshake(TlsOutcome::TimedOut),
         }

@@ -28,7 +28,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::conn::{Conn, Phase};
 use super::frames::FrameWatch;
-use super::head::{HeadLimits, HeadWatch};
+use super::head::{self, HeadLimits, HeadWatch};
 use super::resets::Resets;
 
 /// The most that is copied to join an answer's head and the first piece of its body.
@@ -75,6 +75,26 @@ impl AsyncWrite for Socket {
                 other => return Poll::Ready(other),
             }
         }
+    }
+
+    /// All at once what TLS has to say: it tries only once to say why a handshake failed, and that is
+    /// the last of several pieces.
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(cx))?;
+            match self.0.try_write_vectored(pieces) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -221,6 +241,12 @@ impl ClientStream {
         }
     }
 
+    /// The next request, of which nothing has been read but the CR of an empty line before it.
+    pub(super) fn next_request_in_empty_line(&mut self) {
+        self.next_request(true);
+        self.head.expect_line_feed();
+    }
+
     /// When the head of the request that is waited for is due.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
@@ -304,9 +330,36 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
+    /// Reads, but for empty lines before a request: they are no beginning of it, so they neither
+    /// reach the engine nor start a clock.
+    fn poll_past_empty_lines(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        loop {
+            ready!(self.io.poll_read(cx, buf))?;
+            let came = buf.filled().get(before..).unwrap_or_default();
+            // Where something of this request came in with the one before, it has begun.
+            if !self.fresh || came.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let Some(empty) = self.head.empty_lines(came) else {
+                return Poll::Ready(Err(self.refuse(cx, 400)));
+            };
+            if empty == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let left = came.len() - empty;
+            let end = before + left;
+            buf.filled_mut().copy_within(before + empty.., before);
+            buf.set_filled(end);
+            if left > 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
     fn poll_head(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        match self.io.poll_read(cx, buf) {
+        match self.poll_past_empty_lines(cx, buf) {
             Poll::Ready(Ok(())) if buf.filled().len() > before => {
                 let phase = self.conn.phase();
                 if phase == Phase::Idle {
@@ -387,6 +440,14 @@ impl AsyncWrite for ClientStream {
             let answer = self.conn.refusal(status);
             self.conn.linger_on_close();
             self.held.extend_from_slice(&answer);
+            return Poll::Ready(Ok(data.len()));
+        }
+        if self.conn.take_nominate_upgrade() {
+            self.conn.take_join_head();
+            self.held.extend_from_slice(&head::nominating_upgrade(data));
+            if let Poll::Ready(Err(error)) = self.poll_held(cx) {
+                return Poll::Ready(Err(error));
+            }
             return Poll::Ready(Ok(data.len()));
         }
         if self.held.is_empty() {

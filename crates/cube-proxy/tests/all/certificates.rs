@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::json;
 use cube_testkit::{
-    Authority, Env, Metrics, Origin, TlsClient, certificate_in, eventually, free_port, never,
+    Authority, Client, Env, Metrics, Origin, TlsClient, certificate_in, eventually, free_port, never,
 };
 
 use crate::support::{binary, builder};
@@ -249,4 +249,41 @@ async fn an_end_that_is_near_or_past_is_told_by_check_in_the_log_and_as_a_metric
         .output()
         .unwrap();
     assert_eq!(check.status.code(), Some(64));
+}
+
+/// RFC 7301, 3.2, and RFC 8446, 6.2: who offers only protocols that are not spoken here is told so.
+#[tokio::test]
+async fn a_handshake_that_fails_ends_with_its_alert_in_both_versions() {
+    let served = Served::with(&["a.cube.test"], "10s").await;
+    for version in ["1.2", "1.3"] {
+        for offered in [&["http/1.0"][..], &["foo"], &["h2c", "http/0.9"], &["spdy/3.1"]] {
+            let client = TlsClient::of(version).offering(offered);
+            let error = client.connect(served.env.proxy.https(), "a.cube.test").await.err();
+            let error = error.map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains("NoApplicationProtocol"), "TLS {version}, {offered:?}: {error}");
+        }
+        for offered in [&["http/1.0", "http/1.1"][..], &["foo", "h2"], &[]] {
+            let client = TlsClient::of(version).offering(offered);
+            let session = client.connect(served.env.proxy.https(), "a.cube.test").await;
+            assert!(session.is_ok(), "TLS {version}, {offered:?}: {:?}", session.err());
+        }
+    }
+    let failed = [("outcome", "failed")];
+    assert_eq!(served.metrics().await.sum("cube_proxy_tls_handshakes_total", &failed), 8.0);
+}
+
+/// What is no TLS at all gets an alert too, also where it sends more than is read of it.
+#[tokio::test]
+async fn plain_http_on_the_tls_listener_gets_an_alert() {
+    let served = Served::with(&["a.cube.test"], "10s").await;
+    let mut client = Client::connect(served.env.proxy.https()).await;
+    client.send(format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(100_000))).await;
+    // A record of type alert, level fatal.
+    let mut alert = Vec::new();
+    while alert.len() < 7 {
+        let piece = client.wire().some(7).await.expect("an alert, and no reset before it");
+        assert!(!piece.is_empty(), "the end instead of an alert: {alert:?}");
+        alert.extend(piece);
+    }
+    assert_eq!((alert[0], alert[1], alert[5]), (21, 3, 2), "{alert:?}");
 }

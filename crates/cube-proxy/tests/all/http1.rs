@@ -1,9 +1,13 @@
 //! HTTP/1 as RFC 9112 has it: old clients, pipelines, and requests with two lengths.
 
-use cube_testkit::scripts::{self, Framing};
-use cube_testkit::{Answer, Client, Exchange, Gate, Origin};
+use std::time::Duration;
 
-use crate::support::{cube, limits, tls};
+use cube_testkit::scripts::{self, Framing};
+use cube_testkit::serde_json::json;
+use cube_testkit::{Answer, Client, Exchange, Gate, Origin};
+use futures_util::future::join_all;
+
+use crate::support::{cube, limits, own, tls};
 
 /// Writes bytes on a fresh connection and reads the first answer.
 async fn raw(bytes: impl AsRef<[u8]>) -> Answer {
@@ -292,4 +296,149 @@ async fn the_rest_of_a_head_that_came_in_with_the_request_before_is_due_as_any()
         client.send(format!("t: {host}\r\n\r\n")).await;
         client.answer("GET").await.passed(200);
     }
+}
+
+/// RFC 9110, 15.2 and 10.1.1: HTTP/1.0 has no interim responses, and no expectation of one.
+#[tokio::test]
+async fn an_http_1_0_client_gets_no_interim_response_and_its_expect_stays_here() {
+    let env = cube().await;
+    let origin = Origin::scripted(|mut exchange: Exchange| async move {
+        exchange.send("HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n").await?;
+        exchange.send("HTTP/1.1 100 Continue\r\n\r\n").await?;
+        let body = exchange.body().await?;
+        exchange.reply(200, &[], body).await
+    })
+    .await;
+    let host = env.sandbox(&origin).await.host();
+    for (version, interim) in [("1.0", 0), ("1.1", 2)] {
+        let mut client = env.client().await;
+        client
+            .send(format!(
+                "POST / HTTP/{version}\r\nHost: {host}\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody"
+            ))
+            .await;
+        let answer = client.answer("POST").await;
+        assert_eq!(answer.passed(200).text(), "body", "HTTP/{version}");
+        assert_eq!(answer.informational.len(), interim, "HTTP/{version}");
+        assert_eq!(origin.last().headers.has("Expect"), version == "1.1");
+    }
+}
+
+/// RFC 9112, 2.3: the version of a message is that of its sender.
+#[tokio::test]
+async fn the_version_of_a_response_is_the_proxys_whatever_the_origin_speaks() {
+    let env = cube().await;
+    for (fields, body) in [
+        ("Content-Length: 2\r\n", "ok"),
+        ("Content-Length: 2\r\nConnection: keep-alive\r\n", "ok"),
+        ("Transfer-Encoding: chunked\r\nConnection: keep-alive\r\n", "2\r\nok\r\n0\r\n\r\n"),
+        ("", "ok"),
+    ] {
+        let origin = Origin::raw(format!("HTTP/1.0 200 OK\r\n{fields}\r\n{body}")).await;
+        let host = env.sandbox(&origin).await.host();
+        let mut client = env.client().await;
+        // The connection is kept, and takes a chunked upload.
+        for _ in 0..2 {
+            client
+                .send(format!(
+                    "POST / HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+                ))
+                .await;
+            let answer = client.answer("POST").await;
+            assert_eq!(answer.passed(200).text(), "ok", "{fields:?}");
+            assert_eq!(answer.version, "HTTP/1.1", "{fields:?}");
+        }
+        // A body without a length or chunks is the end of an HTTP/1.0 origin's connection.
+        let mut old = env.client().await;
+        old.send(format!("HEAD / HTTP/1.0\r\nHost: {host}\r\n\r\n")).await;
+        let answer = old.answer("HEAD").await;
+        assert_eq!((answer.passed(200).version.as_str(), answer.body.len()), ("HTTP/1.1", 0));
+    }
+    // There is no upgrade in HTTP/1.0.
+    let origin =
+        Origin::raw("HTTP/1.0 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n").await;
+    let host = env.sandbox(&origin).await.host();
+    let answer =
+        raw(format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")).await;
+    assert_eq!((answer.status, answer.retcode()), (502, Some(310_509)));
+}
+
+/// RFC 9110, 15.5.22: a 426 says to which protocol, and 7.8: in a header that is nominated.
+#[tokio::test]
+async fn the_upgrade_of_a_426_reaches_clients_that_can_do_it() {
+    let env = cube().await;
+    for (upgrade, kept) in [("websocket", true), ("TLS/1.3, websocket", true), ("h2c", false)] {
+        let headers = [("Upgrade", upgrade), ("Connection", "Upgrade")];
+        let origin = Origin::replying(426, &headers, "upgrade").await;
+        let host = env.sandbox(&origin).await.host();
+        let mut client = env.client().await;
+        // On the kept connection too, and in what comes after it there is nothing of it.
+        for _ in 0..2 {
+            let answer = client.call("GET", "/", &[("Host", &host)], "").await;
+            assert_eq!(answer.passed(426).text(), "upgrade");
+            let want = if kept { vec![upgrade] } else { vec![] };
+            assert_eq!(answer.headers.all("Upgrade"), want);
+            let connection = answer.headers.all("Connection").join(",").to_ascii_lowercase();
+            assert_eq!(connection.contains("upgrade"), kept, "{connection}");
+            let other = client.call("GET", "/", &[("Host", &env.nobody().host())], "").await;
+            assert!(!other.headers.all("Connection").join(",").to_ascii_lowercase().contains("upgrade"));
+        }
+        let mut old = env.client().await;
+        old.send(format!("GET / HTTP/1.0\r\nHost: {host}\r\n\r\n")).await;
+        assert!(!old.answer("GET").await.passed(426).headers.has("Upgrade"));
+    }
+    let tls = tls().await;
+    let origin = Origin::replying(426, &[("Upgrade", "websocket"), ("Connection", "Upgrade")], "").await;
+    let host = tls.env.sandbox(&origin).await.host();
+    let answer = tls.h2().await.get(&host, "/", &[]).await;
+    assert!(!answer.passed(426).headers.has("Upgrade"));
+    let answer = tls.h1().await.call("GET", "/", &[("Host", &host)], "").await;
+    assert_eq!(answer.passed(426).headers.all("Upgrade"), ["websocket"]);
+}
+
+/// RFC 9112, 2.2: an empty line before a request is ignored. It is no request that has begun.
+#[tokio::test]
+async fn an_empty_line_after_a_body_is_ignored_and_starts_no_clock() {
+    const HEADER_TIMEOUT: Duration = Duration::from_millis(300);
+    let env = own(json!({ "limits": { "header_timeout": "300ms" } })).await;
+    let origin = Origin::replying(200, &[], "ok").await;
+    let host = env.sandbox(&origin).await.host();
+    let post = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\n\r\nab");
+    let chunked =
+        format!("POST / HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n");
+    let get = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let case = async |with: &str, later: &str, first: &str| {
+        let case = format!("{with:?}, {later:?} after {first}");
+        let mut client = env.client().await;
+        client.send(format!("{first}{with}")).await;
+        client.answer("POST").await.passed(200);
+        client.send(later).await;
+        let quiet = tokio::time::timeout(3 * HEADER_TIMEOUT, client.wire().some(1)).await;
+        assert!(quiet.is_err(), "{case}: {quiet:?}");
+        client.send(&get).await;
+        client.answer("GET").await.passed(200);
+        // The head itself has its clock.
+        client.send("\r\nGET / HTTP/1.1\r\n").await;
+        assert_eq!(client.answer("GET").await.status, 408, "{case}");
+    };
+    // What comes with the body, and what a moment later.
+    let lines = [("\r\n", ""), ("\n", ""), ("\r\n\r\n", ""), ("\r", "\n"), ("", "\r\n"), ("\r\n", "\r\n")];
+    let all = lines
+        .iter()
+        .flat_map(|(with, later)| [&post, &chunked, &get].into_iter().map(|first| case(with, later, first)));
+    join_all(all).await;
+    // At the beginning, in pieces, and before a request that is sent ahead.
+    for bytes in ["\r\n", "\r\n\n\r\n", "\n"] {
+        let mut client = env.client().await;
+        for byte in bytes.as_bytes() {
+            client.send([*byte]).await;
+        }
+        client.send(format!("{get}{bytes}{get}")).await;
+        client.answer("GET").await.passed(200);
+        client.answer("GET").await.passed(200);
+    }
+    // A CR alone is no line.
+    let mut client = env.client().await;
+    client.send(format!("\r{get}")).await;
+    assert_eq!(client.answer("GET").await.status, 400);
 }

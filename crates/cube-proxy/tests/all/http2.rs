@@ -135,3 +135,56 @@ async fn a_stream_that_the_client_resets_ends_its_upstream_request() {
     })
     .await;
 }
+
+/// RFC 9110, 8.6: HTTP/1.1 has only the length to tell that there is no content.
+#[tokio::test]
+async fn a_request_that_ends_with_its_head_says_so_in_http_1_1() {
+    let tls = tls().await;
+    let origin = Origin::echo().await;
+    let host = tls.env.sandbox(&origin).await.host();
+    let client = tls.h2().await;
+    for (method, headers, lengths) in [
+        ("POST", &[][..], vec!["0"]),
+        ("PUT", &[], vec!["0"]),
+        ("PATCH", &[], vec!["0"]),
+        ("POST", &[("content-length", "0")], vec!["0"]),
+        ("GET", &[], vec![]),
+        ("DELETE", &[], vec![]),
+        ("OPTIONS", &[], vec![]),
+    ] {
+        let seen = client.bare(method, &host, "/", headers).await.passed(200).seen();
+        assert_eq!(seen.headers.all("Content-Length"), lengths, "{method}");
+        assert!(!seen.headers.has("Transfer-Encoding"), "{method}");
+    }
+    let mut upload = client.open("POST", &host, "/", &[]).await;
+    upload.data("body", true).await.unwrap();
+    let seen = upload.answer().await.passed(200).seen();
+    assert_eq!((seen.body.as_slice(), seen.headers.has("Content-Length")), (&b"body"[..], false));
+}
+
+/// RFC 9113, 8.2.3: a cookie may come in pieces, and is one header.
+#[tokio::test]
+async fn the_pieces_of_a_cookie_count_as_the_header_they_make() {
+    let tls = tls().await;
+    let origin = Origin::echo().await;
+    let host = tls.env.sandbox(&origin).await.host();
+    let client = tls.h2().await;
+    let pieces: Vec<String> = (0..1001).map(|n| format!("c{n}=v")).collect();
+    let crumbs =
+        |count: usize| pieces.iter().take(count).map(|piece| ("cookie", piece.as_str())).collect::<Vec<_>>();
+    for count in [1, 2, 110, 1000] {
+        let seen = client.get(&host, "/", &crumbs(count)).await.passed(200).seen();
+        assert_eq!(seen.headers.all("Cookie"), [pieces[..count].join("; ")], "{count}");
+    }
+    let refused = client.get(&host, "/", &crumbs(1001)).await;
+    assert_eq!((refused.status, refused.retcode()), (431, Some(310_431)));
+    // Beside them the limit of headers stays what it was: 98 and the authority and one cookie pass.
+    let names: Vec<String> = (0..99).map(|n| format!("x-{n}")).collect();
+    let with = |others: usize| {
+        let mut headers = crumbs(110);
+        headers.extend(names.iter().take(others).map(|name| (name.as_str(), "v")));
+        headers
+    };
+    client.get(&host, "/", &with(98)).await.passed(200);
+    assert_eq!(client.get(&host, "/", &with(99)).await.status, 431);
+}

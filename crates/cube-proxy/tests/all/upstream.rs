@@ -171,3 +171,30 @@ async fn bytes_after_a_complete_answer_reach_nobody() {
         assert_eq!(client.call("GET", "/", &[("Host", &sandbox.host())], "").await.text(), "ok");
     }
 }
+
+/// The engine reads a head into 256 places and has no setting for it (docs/architecture.md, "What is
+/// not there"): what it takes passes whole, what it does not is a 502 that says so in the log.
+#[tokio::test]
+async fn a_response_has_as_many_headers_as_the_engine_reads() {
+    let env = cube().await;
+    for (count, passes) in [(101, true), (256, true), (257, false)] {
+        let headers: String = (1..count).map(|n| format!("X-{n}: {n}\r\n")).collect();
+        let origin = Origin::raw(format!("HTTP/1.1 200 OK\r\n{headers}Content-Length: 2\r\n\r\nok")).await;
+        let sandbox = env.sandbox(&origin).await;
+        let answer = env.get(&sandbox, "/").await;
+        if passes {
+            assert_eq!(answer.passed(200).text(), "ok", "{count}");
+            let own = answer
+                .headers
+                .pairs()
+                .iter()
+                .filter(|(name, _)| name.starts_with("X-") && !name.starts_with("X-Cube"));
+            assert_eq!(own.count(), count - 1);
+        } else {
+            answer.is_bad_gateway(310_509);
+            let line = env.proxy.log_line(&answer.request_id()).await;
+            assert_eq!(line.field("reason"), "upstream_malformed");
+        }
+        next_is_right(env, &sandbox, Some(origin)).await;
+    }
+}
