@@ -3,7 +3,7 @@ from expect import Seen, cube
 from kit import case, new_id, table
 
 
-# routing.md, Host: <port>-<sandbox-id>[.<domain>][:<listener port>]
+# routing.md, Host form: <port>-<sandbox-id>[.<domain>][:<listener port>]
 @table("cube", "routing/host", "routing.md", [
     ("with domain", "8080-{id}.cube.app"),
     ("no domain", "8080-{id}"),
@@ -91,7 +91,7 @@ def _(t, headers):
     cube(t, t.raw("GET", "/", [("Host", "127.0.0.1")] + headers), 310400)
 
 
-# routing.md, Path: /sandbox/<id>/<port>[/<rest>]; the sandbox gets /<rest> (or /) and the query as it came
+# routing.md, Path form: /sandbox/<id>/<port>[/<rest>]; the sandbox gets /<rest> (or /) and the query as it came
 @table("cube", "routing/path", "routing.md", [
     ("rest and query", "/api/v1?x=1&y=2", "/api/v1?x=1&y=2"),
     ("bare", "", "/"),

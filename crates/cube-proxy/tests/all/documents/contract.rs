@@ -17,6 +17,9 @@ const PLACES: [&str; 6] =
 /// Directories whose files speak of pages.
 const SPEAKING: [&str; 7] = ["crates", "benches", "tests", "scripts", "conf", "deploy", ".ci"];
 
+/// What ends the name of a section that is cited without quotation marks.
+const SECTION_ENDS: [char; 8] = [')', ';', ':', '.', ',', '"', '@', '`'];
+
 /// Every file below `directory` with one of the extensions.
 fn files(directory: &Path, extensions: &[&str], into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
@@ -40,8 +43,8 @@ fn joined(text: &str) -> String {
     lines.collect::<Vec<_>>().join(" ")
 }
 
-/// Pages that the text names, each with the section in quotation marks behind it:
-/// `errors.md, "CORS"`.
+/// Pages that the text names, each with the section behind it: `errors.md, "When a response is cut"`
+/// or, where it is one that begins with a capital, `errors.md, Dialects`.
 fn citations(text: &str) -> Vec<(String, Option<String>)> {
     let text = joined(text);
     let mut found = Vec::new();
@@ -53,9 +56,12 @@ fn citations(text: &str) -> Vec<(String, Option<String>)> {
         if name.is_empty() || after.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
             continue; // an extension, or the beginning of another word
         }
-        let cited = after.strip_prefix(',').unwrap_or(after).strip_prefix(" \"");
-        let section = cited.and_then(|rest| Some(rest.split_once('"')?.0.to_owned()));
-        found.push((format!("{name}.md"), section));
+        let section = match after.strip_prefix(',').unwrap_or(after).strip_prefix(" \"") {
+            Some(rest) => rest.split('"').next(),
+            None => after.strip_prefix(", ").and_then(|rest| rest.split(SECTION_ENDS).next()).map(str::trim),
+        };
+        let section = section.filter(|section| section.starts_with(|c: char| c.is_ascii_uppercase()));
+        found.push((format!("{name}.md"), section.map(str::to_owned)));
     }
     found
 }
@@ -85,6 +91,24 @@ fn contract() -> Vec<(String, Vec<(String, String)>)> {
         pages.map(|path| (name(path), sections(&fs::read_to_string(path).unwrap()))).collect();
     assert!(pages.len() >= 8, "{pages:?}");
     pages
+}
+
+/// The text of one section of one page of the contract.
+fn section(page: &str, heading: &str) -> String {
+    let text = fs::read_to_string(root().join("docs/contract").join(page)).unwrap();
+    let found = sections(&text).into_iter().find(|(name, _)| name == heading);
+    found.unwrap_or_else(|| panic!("{page} has no section \"{heading}\"")).1
+}
+
+/// The return codes of errors.md, as headings of operating.md write them: `330xxx` for `330<status>`.
+pub(super) fn return_codes() -> BTreeSet<String> {
+    let table = section("errors.md", "Return codes");
+    let cells =
+        table.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
+    let codes: BTreeSet<String> =
+        cells.flat_map(quoted).map(|code| code.replace("<status>", "xxx")).collect();
+    assert!(codes.len() > 15 && codes.iter().all(|code| code.len() == 6), "{codes:?}");
+    codes
 }
 
 /// The names behind *Held by* in a section.
@@ -239,11 +263,17 @@ fn names_and_defaults_of_the_configuration_stay() {
 
 #[test]
 fn citations_are_found_over_the_end_of_a_line_and_in_any_directory() {
-    let text =
-        "//! One thing (errors.md, \"When a\n//! response is cut\"), docs/architecture.md; `.md` is none";
+    let text = r#"
+        //! One thing (errors.md, "When a
+        //! response is cut"), docs/architecture.md, which is none of it; `.md` is no page.
+        // Others: connections.md, HTTP/2 and
+        // gRPC; (config.md, `limits`)"#;
     let cited = |name: &str, section: Option<&str>| (name.to_owned(), section.map(str::to_owned));
-    assert_eq!(
-        citations(text),
-        [cited("errors.md", Some("When a response is cut")), cited("architecture.md", None)]
-    );
+    let want = [
+        cited("errors.md", Some("When a response is cut")),
+        cited("architecture.md", None),
+        cited("connections.md", Some("HTTP/2 and gRPC")),
+        cited("config.md", None),
+    ];
+    assert_eq!(citations(text), want);
 }
