@@ -18,6 +18,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::demo;
 use crate::error::{EXIT_CONFIG, StartError};
+use crate::logging::journal;
 use crate::run;
 
 /// The ingress of a fleet of sandboxes.
@@ -81,6 +82,9 @@ struct RunOptions {
 /// Runs the command of this process's command line.
 #[must_use]
 pub fn main() -> ExitCode {
+    if let Some(code) = crate::upgrade::launcher::main() {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -111,7 +115,10 @@ pub fn main() -> ExitCode {
 
 /// One line a fault, on standard error.
 fn complain(error: &StartError) {
-    let _ = writeln!(std::io::stderr(), "{error}");
+    let priority = if journal::is_stderr() { journal::ERROR } else { "" };
+    for line in error.to_string().lines() {
+        let _ = writeln!(std::io::stderr(), "{priority}{line}");
+    }
 }
 
 /// Writes a line of a command's outcome. A reader that went away is no fault.

@@ -1,5 +1,7 @@
-//! The process's own log: one line an event on standard error, people's or a machine's.
+//! The process's own log: one line an event on standard error, people's or a machine's. Where that
+//! is systemd's journal each line has its priority.
 
+pub(crate) mod journal;
 mod rate;
 
 use std::sync::OnceLock;
@@ -10,6 +12,7 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry};
 
+use self::journal::Prioritised;
 use crate::config::{Log, LogFormat};
 
 /// Libraries whose everyday words are of no use to an operator, and the most they may say, at
@@ -52,9 +55,16 @@ pub fn init(log: Log) {
     let (filter, handle) = reload::Layer::new(EnvFilter::new(filter(log.level)));
     let registry = tracing_subscriber::registry().with(filter).with(rate::RateLimit::new());
     // Fails only when one is installed already.
-    let installed = match log.format {
-        LogFormat::Text => registry.with(layer).try_init(),
-        LogFormat::Json => registry.with(layer.json().flatten_event(true)).try_init(),
+    let installed = match (log.format, journal::is_stderr()) {
+        (LogFormat::Text, false) => registry.with(layer).try_init(),
+        (LogFormat::Text, true) => {
+            registry.with(layer.without_time().map_event_format(Prioritised)).try_init()
+        }
+        (LogFormat::Json, false) => registry.with(layer.json().flatten_event(true)).try_init(),
+        // Who reads the objects may not see what the journal keeps besides, so they keep their time.
+        (LogFormat::Json, true) => {
+            registry.with(layer.json().flatten_event(true).map_event_format(Prioritised)).try_init()
+        }
     };
     if installed.is_ok() {
         // Set nowhere else, so it is empty.
