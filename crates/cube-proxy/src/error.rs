@@ -57,6 +57,16 @@ pub enum StartError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// Something in the run directory cannot be made, read or written.
+    #[error("server.run_dir: {path}: {source}{}", advice(directory, source))]
+    RunDir {
+        /// What in it.
+        path: PathBuf,
+        /// The run directory.
+        directory: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// The store cannot be reached or refuses.
     #[error("store: {0}")]
     Store(#[from] cube_metadata::StoreError),
@@ -78,6 +88,21 @@ impl StartError {
             _ => EXIT_FAILURE,
         }
     }
+}
+
+/// What to do about a run directory that this user cannot write to: in a container with a read-only
+/// root, or under another user than the image's, that is the only one that must be writable.
+fn advice(directory: &std::path::Path, source: &std::io::Error) -> String {
+    use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
+    if !matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem | NotADirectory) {
+        return String::new();
+    }
+    let user = rustix::process::geteuid().as_raw();
+    format!(
+        "; {} must be a directory that user {user} may write to: mount one there (in a container, a tmpfs), or \
+         name another",
+        directory.display()
+    )
 }
 
 fn lines(errors: &[StartError]) -> String {

@@ -23,7 +23,8 @@ pub fn run(file: &Path, upgrade: bool) -> Result<(), StartError> {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let run_dir = RunDir::locate(config.server.run_dir.as_deref(), &environment);
+    let locate = if upgrade { RunDir::of_running } else { RunDir::locate };
+    let run_dir = locate(config.server.run_dir.as_deref(), &environment);
     run_dir.create()?;
     config.server.run_dir = Some(run_dir.path().to_owned());
     let origin = if upgrade {

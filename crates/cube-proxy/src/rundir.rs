@@ -14,6 +14,8 @@ use crate::config::Environment;
 use crate::error::StartError;
 
 const PID_FILE: &str = "cube-proxy.pid";
+/// Where the service of the package serves from. Only root can have made it.
+const SERVICE: &str = "/run/cube-proxy";
 
 /// Where the process keeps its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,10 +41,21 @@ impl RunDir {
         let own = environment.get("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
         let path = match own {
             Some(own) => own.join("cube-proxy"),
-            None if user.is_root() => PathBuf::from("/run/cube-proxy"),
+            None if user.is_root() => PathBuf::from(SERVICE),
             None => std::env::temp_dir().join(format!("cube-proxy-{}", user.as_raw())),
         };
         Self { path, private: true }
+    }
+
+    /// The one to look for a running process in: [`RunDir::locate`], or where none is configured and
+    /// nobody serves from there, that of the service, which systemd names to its own processes alone.
+    #[must_use]
+    pub fn of_running(configured: Option<&Path>, environment: &Environment) -> Self {
+        let own = Self::locate(configured, environment);
+        let service = Self { path: PathBuf::from(SERVICE), private: false };
+        let serves = |place: &Self| matches!(place.running(), Ok(Some(_)));
+        let may_be_elsewhere = own.private && (own.path == service.path || !serves(&own));
+        if may_be_elsewhere && serves(&service) { service } else { own }
     }
 
     /// The directory.
@@ -55,7 +68,7 @@ impl RunDir {
     /// since its place can be guessed.
     ///
     /// # Errors
-    /// [`StartError::File`] when it cannot be made or is somebody else's.
+    /// [`StartError::RunDir`] when it cannot be made or is somebody else's.
     pub fn create(&self) -> Result<(), StartError> {
         DirBuilder::new()
             .recursive(true)
@@ -69,7 +82,7 @@ impl RunDir {
         let ours = found.is_dir() && found.uid() == geteuid().as_raw();
         if !ours || found.permissions().mode() & 0o077 != 0 {
             let message = "must be a directory of this user with mode 0700; set server.run_dir to another";
-            return Err(self.failed(&self.path, std::io::Error::new(ErrorKind::PermissionDenied, message)));
+            return Err(self.failed(&self.path, std::io::Error::other(message)));
         }
         Ok(())
     }
@@ -77,7 +90,7 @@ impl RunDir {
     /// The process that serves from here, when one lives.
     ///
     /// # Errors
-    /// [`StartError::File`] when there is a pid file that cannot be read.
+    /// [`StartError::RunDir`] when there is a pid file that cannot be read.
     pub fn running(&self) -> Result<Option<i32>, StartError> {
         let file = self.path.join(PID_FILE);
         let text = match fs::read_to_string(&file) {
@@ -92,26 +105,26 @@ impl RunDir {
     /// What is answered removes it again when dropped.
     ///
     /// # Errors
-    /// [`StartError::Running`] while another process serves from here, [`StartError::File`] when
+    /// [`StartError::Running`] while another process serves from here, [`StartError::RunDir`] when
     /// the file cannot be written.
     pub fn claim(&self) -> Result<PidFile, StartError> {
         let file = self.path.join(PID_FILE);
         let draft = self.draft()?;
         let outcome = self.link(&draft, &file);
         let _ = fs::remove_file(&draft);
-        outcome.map(|()| PidFile { file, own: std::process::id(), left: false })
+        outcome.map(|()| self.pid_file())
     }
 
     /// The same for a process that has taken over from the one that the pid file names. There is
     /// never a moment without a pid file.
     ///
     /// # Errors
-    /// [`StartError::File`] when the file cannot be written.
+    /// [`StartError::RunDir`] when the file cannot be written.
     pub fn succeed(&self) -> Result<PidFile, StartError> {
         let file = self.path.join(PID_FILE);
         let draft = self.draft()?;
         match fs::rename(&draft, &file) {
-            Ok(()) => Ok(PidFile { file, own: std::process::id(), left: false }),
+            Ok(()) => Ok(self.pid_file()),
             Err(source) => {
                 let _ = fs::remove_file(&draft);
                 Err(self.failed(&file, source))
@@ -119,12 +132,29 @@ impl RunDir {
         }
     }
 
+    /// The pid file of this process, wherever it was written: one that is there when what is answered
+    /// is dropped goes with it.
+    #[must_use]
+    pub fn pid_file(&self) -> PidFile {
+        PidFile { file: self.path.join(PID_FILE), own: std::process::id(), left: false }
+    }
+
+    /// Whether the pid file names this process.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        names(&self.path.join(PID_FILE), std::process::id())
+    }
+
     /// A file beside the pid file with this process's id in it.
     fn draft(&self) -> Result<PathBuf, StartError> {
         let own = std::process::id();
         let draft = self.path.join(format!("{PID_FILE}.{own}"));
         let write = |path: &Path| File::create(path)?.write_all(format!("{own}\n").as_bytes());
-        write(&draft).map_err(|source| self.failed(&draft, source))?;
+        if let Err(source) = write(&draft) {
+            // A full disk leaves an empty one.
+            let _ = fs::remove_file(&draft);
+            return Err(self.failed(&draft, source));
+        }
         Ok(draft)
     }
 
@@ -150,9 +180,15 @@ impl RunDir {
         }
     }
 
-    fn failed(&self, path: &Path, source: std::io::Error) -> StartError {
-        StartError::File { path: path.to_owned(), source }
+    /// That something about `path`, in this directory, failed.
+    pub(crate) fn failed(&self, path: &Path, source: std::io::Error) -> StartError {
+        StartError::RunDir { path: path.to_owned(), directory: self.path.clone(), source }
     }
+}
+
+/// Whether that pid file names that process.
+fn names(file: &Path, pid: u32) -> bool {
+    fs::read_to_string(file).is_ok_and(|text| text.trim() == pid.to_string())
 }
 
 /// Whether a process other than this one has that id. In a container a restarted process often
@@ -184,8 +220,7 @@ impl Drop for PidFile {
             return;
         }
         // A successor may have put its own there.
-        let is_ours = fs::read_to_string(&self.file).is_ok_and(|text| text.trim() == self.own.to_string());
-        if is_ours {
+        if names(&self.file, self.own) {
             let _ = fs::remove_file(&self.file);
         }
     }

@@ -24,7 +24,9 @@ use crate::config::Config;
 use crate::error::StartError;
 use crate::notify::Manager;
 use crate::rundir::{PidFile, RunDir};
-use crate::upgrade::{self, Handle, Incumbent, Inherited, Phase, Predecessor, StartedAs, UpgradeSocket};
+use crate::upgrade::{
+    self, Handle, Incumbent, Inherited, Phase, Predecessor, Presence, StartedAs, UpgradeSocket,
+};
 use plain::PlainListener;
 use reload::Reload;
 
@@ -157,22 +159,22 @@ async fn run(
     if let (Some((run_dir, _)), Some(takeover)) = (&process, &takeover) {
         takeover.serving().await;
         // By now nobody else serves, so that nothing is a reason to end.
-        pid_file = kept(run_dir.succeed());
+        kept(run_dir.succeed().map(PidFile::leave));
+        pid_file = Some(run_dir.pid_file());
         socket = kept(open_socket(run_dir, beside));
     }
     let incumbent = process.map(|(run_dir, started)| {
         let live = reload.clone();
         let settings = upgrade::Settings {
             run_dir: run_dir.path().to_owned(),
+            obstacle: started.obstacle(manager.is_there()),
             started,
             managed: manager.is_there(),
             limit: Box::new(move || live.running().drain.upgrade_timeout),
         };
         let admin = Arc::new(AdminApi::for_errands(&gateway, readiness.clone()));
         let incumbent = Incumbent::new(settings, gateway.clone(), admin, handles);
-        if let Some(socket) = socket {
-            beside.spawn(incumbent.clone().serve(socket));
-        }
+        beside.spawn(incumbent.clone().serve(Presence::new(run_dir, socket)));
         incumbent
     });
     manager.ready(takeover.is_some());
@@ -222,6 +224,9 @@ async fn run(
             let _ = tokio::time::timeout(Duration::from_secs(1), heartbeat).await;
         }
     }
+    if let Some(incumbent) = &incumbent {
+        incumbent.answered().await;
+    }
     gateway.close_log();
     drop(pid_file);
     tracing::info!("ended");
@@ -264,7 +269,7 @@ fn open(
 
 fn open_socket(run_dir: &RunDir, beside: &Runtime) -> Result<UpgradeSocket, StartError> {
     let _of_the_runtime = beside.enter();
-    UpgradeSocket::open(run_dir.path())
+    UpgradeSocket::open(run_dir)
 }
 
 fn kept<T>(made: Result<T, StartError>) -> Option<T> {

@@ -48,7 +48,7 @@ fn examine(options: &Options, warnings: &mut Vec<String>) -> Result<(), StartErr
     let loaded = config::load(&options.config, &environment)?;
     warnings.extend(loaded.warnings);
     let config = loaded.config;
-    match RunDir::locate(config.server.run_dir.as_deref(), &environment).running() {
+    match RunDir::of_running(config.server.run_dir.as_deref(), &environment).running() {
         // It holds these ports itself.
         Ok(Some(pid)) => {
             warnings.push(format!("process {pid} is serving from this run directory; ports are not checked"));

@@ -1,13 +1,13 @@
-//! Starting the successor as a child, so that it lives in the cgroup of the service.
+//! How the successor is started: by this process, so that it lives in the cgroup of the service.
 
 use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 
-use tokio::process::{Child, Command};
-
+use super::init;
+use super::launcher::Launched;
 use crate::error::EXIT_FAILURE;
 
 /// How this process was started, for starting its successor in the same way.
@@ -15,6 +15,7 @@ use crate::error::EXIT_FAILURE;
 pub(crate) struct StartedAs {
     program: PathBuf,
     config: PathBuf,
+    parent: Option<i32>,
 }
 
 impl StartedAs {
@@ -27,7 +28,12 @@ impl StartedAs {
         let program = locate(&name, env::var_os("PATH").as_ref())
             .or_else(|| env::current_exe().ok())
             .unwrap_or_else(|| PathBuf::from("cube-proxy"));
-        Self { program, config: config.to_owned() }
+        Self { program, config: config.to_owned(), parent: init::parent() }
+    }
+
+    /// Why this process can never hand over, where it cannot. `managed`: a service manager listens.
+    pub(crate) fn obstacle(&self, managed: bool) -> Option<String> {
+        init::obstacle(std::process::id(), self.parent, managed, init::contained())
     }
 
     /// The program that will be started.
@@ -36,15 +42,9 @@ impl StartedAs {
     }
 
     /// Starts the successor. It outlives this process.
-    pub(super) fn start(&self) -> io::Result<Child> {
-        Command::new(&self.program)
-            .args(["run", "-c"])
-            .arg(&self.config)
-            .arg("--upgrade")
-            .stdin(Stdio::null())
-            // Names this process; the successor answers the watchdog as well.
-            .env_remove("WATCHDOG_PID")
-            .spawn()
+    pub(super) async fn start(&self) -> io::Result<Launched> {
+        let arguments = ["run".into(), "-c".into(), self.config.clone().into(), "--upgrade".into()];
+        Launched::start(&self.program, &arguments).await
     }
 }
 

@@ -15,8 +15,9 @@ use tokio::time::timeout;
 use super::channel::Channel;
 use super::child::{self, StartedAs};
 use super::drainer::{Drainer, send_activity};
+use super::launcher::Launched;
 use super::socket::{self, Handle};
-use super::{Message, PROMPT, PROTOCOL, ROWS, UpgradeError, UpgradeSocket, link};
+use super::{Message, PROMPT, PROTOCOL, Presence, ROWS, UpgradeError, link};
 use crate::error::EXIT_FAILURE;
 
 /// How long a successor that is ready may take to learn what this process knows.
@@ -26,6 +27,11 @@ const LEARN: Duration = Duration::from_secs(10);
 const CHILD_ENDS: Duration = Duration::from_secs(2);
 /// How long a first word is waited for.
 const FIRST_WORD: Duration = Duration::from_secs(5);
+/// How long the end of this process waits for the outcome to be told: what a successor may take for
+/// its own last word, and a second.
+const LAST_WORD: Duration = PROMPT.saturating_add(Duration::from_secs(1));
+/// Between two looks whether pid file and socket are in place.
+const LOOK: Duration = Duration::from_secs(1);
 /// Requests of the admin API on their way to the successor.
 const ERRANDS: usize = 64;
 
@@ -46,8 +52,10 @@ pub(crate) struct Settings {
     pub(crate) run_dir: PathBuf,
     /// How it was started.
     pub(crate) started: StartedAs,
-    /// Whether a service manager holds it, so that a successor must be its child.
+    /// Whether a service manager holds it, which must learn of a successor from this process.
     pub(crate) managed: bool,
+    /// Why it cannot hand over at all.
+    pub(crate) obstacle: Option<String>,
     /// `drain.upgrade_timeout`.
     pub(crate) limit: Box<dyn Fn() -> Duration + Send + Sync>,
 }
@@ -63,10 +71,12 @@ pub(crate) struct Incumbent {
     stop_asked: watch::Sender<bool>,
     /// Held while somebody is answered; one attempt at a time.
     attempt: tokio::sync::Mutex<()>,
+    /// Those that asked and have not heard the outcome.
+    asking: watch::Sender<usize>,
     /// Held while it is undecided which of two processes is the main one.
     deciding: tokio::sync::Mutex<()>,
     /// The child that will connect, and who waits for it.
-    expected: Mutex<Option<(i32, oneshot::Sender<Channel>)>>,
+    expected: tokio::sync::Mutex<Option<(i32, oneshot::Sender<Channel>)>>,
     links: watch::Sender<usize>,
     drainer: Mutex<Option<Drainer>>,
     successor: Mutex<Option<Pid>>,
@@ -87,21 +97,24 @@ impl Incumbent {
             phase: watch::Sender::new(Phase::Serving),
             stop_asked: watch::Sender::new(false),
             attempt: tokio::sync::Mutex::default(),
+            asking: watch::Sender::new(0),
             deciding: tokio::sync::Mutex::default(),
-            expected: Mutex::default(),
+            expected: tokio::sync::Mutex::default(),
             links: watch::Sender::new(0),
             drainer: Mutex::default(),
             successor: Mutex::default(),
         })
     }
 
-    /// Answers on the socket until a successor has its own.
-    pub(crate) async fn serve(self: Arc<Self>, socket: UpgradeSocket) {
+    /// Answers on the socket until a successor has its own, and sees to it that it is found.
+    pub(crate) async fn serve(self: Arc<Self>, mut presence: Presence) {
         let mut phase = self.phase.subscribe();
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                accepted = socket.listener.accept() => match accepted {
-                    Ok((stream, _)) => {
+                accepted = presence.accept() => match accepted {
+                    Ok(stream) => {
                         tokio::spawn(self.clone().answer(stream));
                     }
                     Err(error) => {
@@ -109,8 +122,15 @@ impl Incumbent {
                         tokio::time::sleep(Duration::from_millis(200)).await;
                     }
                 },
+                _ = looks.tick() => {
+                    // Not while a successor may be putting its own there.
+                    let decided = self.deciding.try_lock();
+                    if decided.is_ok() && *self.phase.borrow() != Phase::HandedOver {
+                        presence.heal().await;
+                    }
+                }
                 () = async { let _ = phase.wait_for(|phase| *phase == Phase::HandedOver).await; } => {
-                    return socket.leave();
+                    return presence.leave();
                 }
             }
         }
@@ -163,6 +183,19 @@ impl Incumbent {
         let _ = self.links.subscribe().wait_for(|links| *links == 0).await;
     }
 
+    /// Returns when everybody who asked for an upgrade has heard its outcome, or it is late. An idle
+    /// process is at its end as soon as another one serves, and whoever asked must not take that for
+    /// a failure.
+    pub(crate) async fn answered(&self) {
+        let answered = async {
+            // The sender lives in self.
+            let _ = self.asking.subscribe().wait_for(|asking| *asking == 0).await;
+        };
+        if timeout(LAST_WORD, answered).await.is_err() {
+            tracing::warn!("who asked for the upgrade has not heard its outcome");
+        }
+    }
+
     /// The link to the successor, once there is one.
     pub(crate) fn take_drainer(&self) -> Option<Drainer> {
         self.drainer.lock().take()
@@ -205,7 +238,7 @@ impl Incumbent {
             );
             return refuse(&channel, text).await;
         }
-        let awaited = self.expected.lock().take_if(|(child, _)| *child == pid);
+        let awaited = self.expected.lock().await.take_if(|(child, _)| *child == pid);
         if let Some((_, awaiting)) = awaited {
             let _ = awaiting.send(channel);
             return;
@@ -222,12 +255,16 @@ impl Incumbent {
                 return refuse(&channel, format!("process {own} has a successor already")).await;
             }
         }
+        if let Some(obstacle) = &self.settings.obstacle {
+            return refuse(&channel, obstacle.clone()).await;
+        }
         tracing::info!(pid, version, "an upgrade begins");
+        let asking = Asking::new(&self.asking);
         let outcome = if self.settings.managed {
             let _ = channel.send(&Message::Starting).await;
             self.hand_over_to_child().await
         } else {
-            self.hand_over(&mut channel, pid).await
+            self.hand_over(&mut channel, pid, &mut None).await
         };
         // Whoever is told may ask again at once.
         drop(attempt);
@@ -247,57 +284,62 @@ impl Incumbent {
         };
         // Who asked may be gone.
         let _ = channel.send(&last_word).await;
+        drop(asking);
     }
 
     /// Starts the successor and hands over to it.
     async fn hand_over_to_child(&self) -> Result<(), UpgradeError> {
         let (waiting, channel) = oneshot::channel();
         let started = {
-            // Held over the start, so that the child cannot come before it is expected.
-            let mut expected = self.expected.lock();
-            let child = self.settings.started.start();
-            if let Some(pid) = child.as_ref().ok().and_then(|child| i32::try_from(child.id()?).ok()) {
-                *expected = Some((pid, waiting));
+            // Held over the start, so that the successor cannot come before it is expected.
+            let mut expected = self.expected.lock().await;
+            let started = self.settings.started.start().await;
+            if let Ok(launched) = &started {
+                *expected = Some((launched.pid, waiting));
             }
-            child
+            started
         };
-        let mut child = started.map_err(|error| {
+        let mut launched = started.map_err(|error| {
             UpgradeError::new(format!("{}: {error}", self.settings.started.program().display()))
         })?;
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
-        let outcome = tokio::select! {
+        let pid = launched.pid;
+        let connected = tokio::select! {
             channel = timeout((self.settings.limit)(), channel) => match channel {
-                Ok(Ok(mut channel)) => {
-                    let outcome = self.hand_over(&mut channel, pid).await;
-                    if let Err(error) = &outcome {
-                        let _ = channel.send(&Message::Refused { text: error.text.clone() }).await;
-                    }
-                    outcome
-                }
+                Ok(Ok(channel)) => Ok(channel),
                 _ => Err(self.too_late()),
             },
-            ended = child.wait() => Err(of_child(ended)),
+            ended = launched.ended() => {
+                *self.expected.lock().await = None;
+                return Err(of_child(ended));
+            }
             () = self.stop_was_asked() => Err(stopped()),
         };
-        *self.expected.lock() = None;
-        let Err(error) = outcome else { return Ok(()) };
-        // Its exit code says more than that it is gone.
-        match timeout(CHILD_ENDS, child.wait()).await {
-            Ok(ended)
-                if ended.as_ref().is_ok_and(|status| status.code() == Some(i32::from(EXIT_FAILURE))) =>
-            {
-                Err(error)
+        *self.expected.lock().await = None;
+        let mut held = Some(launched);
+        let outcome = match connected {
+            Ok(mut channel) => {
+                let outcome = self.hand_over(&mut channel, pid, &mut held).await;
+                if let Err(error) = &outcome {
+                    let _ = channel.send(&Message::Refused { text: error.text.clone() }).await;
+                }
+                outcome
             }
-            Ok(ended) => Err(of_child(ended)),
-            Err(_) => {
-                let _ = child.start_kill();
-                Err(error)
-            }
+            Err(error) => Err(error),
+        };
+        match (outcome, held) {
+            (Err(error), Some(launched)) => Err(more_of(error, launched).await),
+            (outcome, _) => outcome,
         }
     }
 
-    /// The whole hand-over. Where it fails everything is as it was before.
-    async fn hand_over(&self, channel: &mut Channel, pid: i32) -> Result<(), UpgradeError> {
+    /// The whole hand-over. Where it fails everything is as it was before. `held`: a successor that
+    /// this process started.
+    async fn hand_over(
+        &self,
+        channel: &mut Channel,
+        pid: i32,
+        held: &mut Option<Launched>,
+    ) -> Result<(), UpgradeError> {
         tokio::select! {
             ready = timeout((self.settings.limit)(), self.ready(channel)) => ready.unwrap_or_else(|_| Err(self.too_late())),
             () = self.stop_was_asked() => Err(stopped()),
@@ -305,6 +347,10 @@ impl Incumbent {
         let decision = self.deciding.lock().await;
         if *self.phase.borrow() != Phase::Serving {
             return Err(stopped());
+        }
+        // Before it is the main process, so that it announces itself as a child of the manager.
+        if let Some(launched) = held.take() {
+            launched.let_go().await.map_err(lost)?;
         }
         let desk = ClosedDesk(Some(&self.gateway));
         let began = self.gateway.lifecycle().steady_ms();
@@ -404,6 +450,22 @@ impl Incumbent {
     }
 }
 
+/// Counted while it lives.
+struct Asking<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Asking<'a> {
+    fn new(count: &'a watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
 /// Opens the desk again unless told otherwise.
 struct ClosedDesk<'a>(Option<&'a Gateway>);
 
@@ -417,6 +479,22 @@ impl Drop for ClosedDesk<'_> {
     fn drop(&mut self) {
         if let Some(gateway) = self.0 {
             gateway.desk().open();
+        }
+    }
+}
+
+/// Why a successor failed that is still held: its exit code says more than that it is gone. One that
+/// does not end is ended.
+async fn more_of(error: UpgradeError, mut launched: Launched) -> UpgradeError {
+    match timeout(CHILD_ENDS, launched.ended()).await {
+        Ok(Ok(status)) if status.code() == Some(i32::from(EXIT_FAILURE)) => error,
+        Ok(ended) => of_child(ended),
+        Err(_) => {
+            if let Some(successor) = Pid::from_raw(launched.pid) {
+                // An error says that it is gone already.
+                let _ = kill_process(successor, Signal::KILL);
+            }
+            error
         }
     }
 }

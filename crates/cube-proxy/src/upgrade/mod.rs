@@ -15,7 +15,10 @@ mod channel;
 mod child;
 mod drainer;
 mod incumbent;
+mod init;
+pub(crate) mod launcher;
 mod link;
+mod presence;
 mod socket;
 mod successor;
 
@@ -27,6 +30,7 @@ use std::time::Duration;
 pub(crate) use child::StartedAs;
 pub(crate) use drainer::Stop;
 pub(crate) use incumbent::{Incumbent, Phase, Settings};
+pub(crate) use presence::Presence;
 pub(crate) use socket::{Handle, Inherited, UpgradeSocket};
 pub(crate) use successor::{Answer, Predecessor, ask};
 

@@ -12,6 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::SocketName;
 use crate::error::StartError;
+use crate::rundir::RunDir;
 
 const FILE: &str = "upgrade.sock";
 
@@ -34,10 +35,10 @@ impl UpgradeSocket {
     /// there is never a moment without one.
     ///
     /// # Errors
-    /// [`StartError::File`] when the system refuses.
-    pub(crate) fn open(run_dir: &Path) -> Result<Self, StartError> {
-        let path = path(run_dir);
-        let draft = run_dir.join(format!("{FILE}.{}", std::process::id()));
+    /// [`StartError::RunDir`] when the system refuses.
+    pub(crate) fn open(run_dir: &RunDir) -> Result<Self, StartError> {
+        let path = path(run_dir.path());
+        let draft = run_dir.path().join(format!("{FILE}.{}", std::process::id()));
         let open = || {
             match fs::remove_file(&draft) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -53,13 +54,18 @@ impl UpgradeSocket {
             Ok((listener, inode)) => Ok(Self { listener, path, inode: Some(inode) }),
             Err(source) => {
                 let _ = fs::remove_file(&draft);
-                Err(StartError::File { path, source })
+                Err(run_dir.failed(&path, source))
             }
         }
     }
 }
 
 impl UpgradeSocket {
+    /// Whether whoever looks in the run directory finds this one.
+    pub(super) fn is_in_place(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|found| Some((found.dev(), found.ino())) == self.inode)
+    }
+
     /// Leaves the place to a successor, which is about to take it.
     pub(super) fn leave(mut self) {
         self.inode = None;
@@ -68,9 +74,7 @@ impl UpgradeSocket {
 
 impl Drop for UpgradeSocket {
     fn drop(&mut self) {
-        let Some(inode) = self.inode else { return };
-        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == inode);
-        if ours {
+        if self.inode.is_some() && self.is_in_place() {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -83,6 +87,19 @@ pub(super) fn peer(stream: &UnixStream) -> io::Result<i32> {
         return Err(io::Error::new(ErrorKind::PermissionDenied, format!("user {}", peer.uid())));
     }
     Ok(peer.pid().unwrap_or_default())
+}
+
+/// The process that serves, and its user where that is another one: root may ask everybody's.
+pub(super) fn running(stream: &UnixStream) -> io::Result<(i32, Option<u32>)> {
+    let peer = stream.peer_cred()?;
+    let (own, other) = (geteuid(), peer.uid());
+    if own.as_raw() == other {
+        return Ok((peer.pid().unwrap_or_default(), None));
+    }
+    if own.is_root() {
+        return Ok((peer.pid().unwrap_or_default(), Some(other)));
+    }
+    self::peer(stream).map(|pid| (pid, Some(other)))
 }
 
 /// A handle of a listening socket of this process.
@@ -140,14 +157,15 @@ mod tests {
     #[tokio::test]
     async fn the_socket_replaces_an_older_one_and_goes_only_while_it_is_its_own() {
         let dir = tempfile::tempdir().unwrap();
-        let first = UpgradeSocket::open(dir.path()).unwrap();
+        let run_dir = RunDir::locate(Some(dir.path()), &crate::config::Environment::default());
+        let first = UpgradeSocket::open(&run_dir).unwrap();
         assert_eq!(fs::metadata(path(dir.path())).unwrap().permissions().mode() & 0o777, 0o600);
-        let second = UpgradeSocket::open(dir.path()).unwrap();
+        let second = UpgradeSocket::open(&run_dir).unwrap();
         drop(first);
         UnixStream::connect(path(dir.path())).await.unwrap();
         drop(second);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        UpgradeSocket::open(dir.path()).unwrap().leave();
+        UpgradeSocket::open(&run_dir).unwrap().leave();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

@@ -46,27 +46,40 @@ pub(crate) struct Takeover {
 /// # Errors
 /// [`StartError::Upgrade`] when there is none, it refuses, or the successor that it started failed.
 pub(crate) fn ask(run_dir: &RunDir) -> Result<Answer, StartError> {
-    let Some(running) = run_dir.running()? else {
-        let text =
-            format!("no process serves from {}; start one without --upgrade", run_dir.path().display());
-        return Err(UpgradeError::new(text).into());
-    };
+    let running = run_dir.running()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| StartError::Engine(format!("no runtime: {error}")))?;
     Ok(runtime.block_on(converse(run_dir.path(), running))?)
 }
 
-async fn converse(run_dir: &Path, running: i32) -> Result<Answer, UpgradeError> {
+/// `named`: the process of the pid file. Without one the socket alone may be there.
+async fn converse(run_dir: &Path, named: Option<i32>) -> Result<Answer, UpgradeError> {
+    let stream = match named {
+        Some(named) => connect(run_dir).await.map_err(|error| {
+            UpgradeError::new(format!(
+                "process {named} takes no upgrade at {} (server.run_dir): {error}",
+                run_dir.display()
+            ))
+        })?,
+        None => UnixStream::connect(socket::path(run_dir)).await.map_err(|_| {
+            UpgradeError::new(format!(
+                "no process serves from {} (server.run_dir); start one without --upgrade",
+                run_dir.display()
+            ))
+        })?,
+    };
+    let (running, user) = socket::running(&stream)
+        .map_err(|error| UpgradeError::new(format!("{} (server.run_dir): {error}", run_dir.display())))?;
     let lost = |error: io::Error| UpgradeError::new(format!("process {running}: {error}"));
     let gone = || UpgradeError::new(format!("process {running} ended meanwhile"));
-    let stream = connect(run_dir).await.map_err(|error| {
-        UpgradeError::new(format!("process {running} takes no upgrade at {}: {error}", run_dir.display()))
-    })?;
-    socket::peer(&stream).map_err(lost)?;
     let mut channel = Channel::new(stream);
     let version = env!("CARGO_PKG_VERSION").to_owned();
     channel.send(&Message::Upgrade { protocol: PROTOCOL, version }).await.map_err(lost)?;
     match channel.receive_within(FIRST_WORD).await.map_err(lost)? {
+        Some(Message::Sockets { .. }) if user.is_some() => Err(UpgradeError::new(format!(
+            "process {running} runs as user {}: the new process must be of that user, too",
+            user.unwrap_or_default()
+        ))),
         Some(Message::Sockets { pid, sockets }) => {
             let inherited = Inherited::new(sockets, channel.take_descriptors());
             let channel = channel.detach().map_err(lost)?;

@@ -66,6 +66,7 @@ mod unit;
 mod upgrade;
 mod upgrade_hang;
 mod upgrade_load;
+mod upgrade_managed;
 mod upstream;
 mod websocket;
 mod websocket_frames;
