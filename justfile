@@ -28,6 +28,10 @@ long:
 upgrades:
     cargo test -p cube-proxy --test all --locked -- --ignored --nocapture three_upgrades_in_a_minute
 
+# The Debian package under a real systemd, in a container of its own; needs root
+systemd *args:
+    scripts/systemd {{args}}
+
 # What a change must pass
 ci:
     .ci/run
