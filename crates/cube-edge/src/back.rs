@@ -107,7 +107,10 @@ impl Shared {
 
     /// A piece of the client's body has come.
     pub(crate) fn body_up(&self, bytes: usize, end: bool, ctx: &mut Context) -> Result<()> {
-        ctx.body.up += bytes as u64;
+        let again = ctx.body.replayed.min(bytes as u64);
+        ctx.body.replayed -= again;
+        let new = bytes as u64 - again;
+        ctx.body.up += new;
         ctx.body.request_done |= end;
         if let Some(ended) = ended(ctx) {
             return Err(fail(ctx, ended));
@@ -119,7 +122,7 @@ impl Shared {
         {
             return Err(fail(ctx, Fault::BodyTooLarge));
         }
-        self.metrics.bytes(Direction::In, bytes as u64);
+        self.metrics.bytes(Direction::In, new);
         self.moved(bytes, ctx);
         Ok(())
     }

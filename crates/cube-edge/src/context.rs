@@ -127,6 +127,8 @@ pub(crate) struct Attempts {
     pub(crate) first: Option<Instant>,
     /// A refused connection is tried again until then (`upstream.port_open_wait`).
     pub(crate) port_until: Option<Instant>,
+    /// Connections that were there and took no request.
+    pub(crate) unusable: u8,
     /// What the next attempt is.
     pub(crate) next: Next,
 }
@@ -141,7 +143,7 @@ pub(crate) enum Next {
     Port,
     /// The record read afresh.
     Reread(Fault),
-    /// The same route on a new connection: the pooled one was dead.
+    /// The same route on a new connection: the last one was dead, or did not process the request.
     Fresh,
 }
 
@@ -149,6 +151,8 @@ pub(crate) enum Next {
 #[derive(Debug, Default)]
 pub(crate) struct Body {
     pub(crate) up: u64,
+    /// How much of `up` is still to come a second time, for another upstream connection.
+    pub(crate) replayed: u64,
     pub(crate) down: u64,
     /// The whole request has been read.
     pub(crate) request_done: bool,

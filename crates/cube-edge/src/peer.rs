@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cube_breaker::ConnectFailure;
 use pingora_core::protocols::l4::ext::TcpKeepalive;
 use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy, PeerOptions};
-use pingora_core::{Error, ErrorType, Result};
+use pingora_core::{Error, ErrorSource, ErrorType, Result};
 use pingora_proxy::Session;
 
 use crate::admit::Stop;
@@ -30,6 +30,8 @@ const FRESH: u64 = 1 << 63;
 static NEXT_FRESH: AtomicU64 = AtomicU64::new(0);
 /// Streams of one HTTP/2 connection to a gRPC server.
 const GRPC_STREAMS: usize = 100;
+/// How often another connection is dialled because one that was there took no further stream.
+const UNUSABLE_MOST: u8 = 2;
 
 impl Shared {
     /// The peer of the next attempt.
@@ -179,6 +181,9 @@ impl Shared {
     /// No connection: what kind of failure, and is there another try in it?
     pub(crate) fn not_connected(&self, ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
         error.set_retry(false);
+        if *error.etype() == ErrorType::H2Error {
+            return self.no_stream(ctx, error);
+        }
         let (failure, fault, outcome) = match error.etype() {
             ErrorType::ConnectRefused => {
                 (ConnectFailure::Refused, Fault::ConnectRefused, ConnectOutcome::Refused)
@@ -216,6 +221,20 @@ impl Shared {
         error
     }
 
+    /// There is an HTTP/2 connection, pooled or new, but it ends and takes no stream: nothing was
+    /// sent, and the node is not to blame. Another connection is made.
+    fn no_stream(&self, ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
+        ctx.attempts.end(Instant::now());
+        ctx.fault = Some(Fault::UpstreamCut);
+        if ctx.attempts.unusable < UNUSABLE_MOST {
+            ctx.attempts.unusable += 1;
+            ctx.attempts.next = Next::Fresh;
+            self.metrics.upstream_retries.inc();
+            error.set_retry(true);
+        }
+        error
+    }
+
     fn may_reroute(&self, ctx: &Context, now: Instant) -> bool {
         let in_time = ctx.attempts.first.is_none_or(|first| now < first + REROUTE_WITHIN);
         ctx.sandbox().is_some() && ctx.attempts.routes < 2 && in_time
@@ -240,30 +259,47 @@ impl Shared {
         mut error: Box<Error>,
         reused: bool,
     ) -> Box<Error> {
-        let dead = error.esource() == &pingora_core::ErrorSource::Upstream
-            && matches!(
-                error.etype(),
-                ErrorType::ConnectionClosed
-                    | ErrorType::ReadError
-                    | ErrorType::WriteError
-                    | ErrorType::H2Error
-            );
         let untouched = ctx.seen.head_sent.is_none() && session.response_written().is_none();
-        let again = dead
-            && reused
-            && untouched
-            && ctx.attempts.sent < 2
+        let replayable = not_processed(&error) && !session.downstream_session.retry_buffer_truncated();
+        let repeatable = reused
+            && is_dead(&error)
             && ctx.body.up == 0
             && ctx.body.request_done
-            && ctx.method.is_idempotent()
+            && ctx.method.is_idempotent();
+        let again = untouched
+            && (replayable || repeatable)
+            && ctx.attempts.sent < 2
             && ctx.place.as_ref().is_none_or(|place| place.live.ended().is_none());
         error.set_retry(again);
         if again {
             ctx.attempts.next = Next::Fresh;
+            // The engine hands out again what it has kept of the body.
+            ctx.body.replayed = ctx.body.up;
             self.metrics.upstream_retries.inc();
         }
         error
     }
+}
+
+/// Whether the upstream connection ended under the request.
+fn is_dead(error: &Error) -> bool {
+    *error.esource() == ErrorSource::Upstream
+        && matches!(
+            error.etype(),
+            ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::WriteError | ErrorType::H2Error
+        )
+}
+
+/// Whether the upstream has said that it did not process the request: its stream is above the last
+/// one that a GOAWAY names (RFC 9113, 6.8), or was refused (8.7). The protocol library reports a
+/// remote GOAWAY for such streams alone, and for those that were not opened any more because of it.
+fn not_processed(error: &Error) -> bool {
+    *error.esource() == ErrorSource::Upstream
+        && error.root_cause().downcast_ref::<h2::Error>().is_some_and(|error| {
+            error.is_remote()
+                && (error.is_go_away()
+                    || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)))
+        })
 }
 
 /// Notes what the client is to be told, and the error that ends the attempts.

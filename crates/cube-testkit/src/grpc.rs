@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
 use futures_util::stream::{self, BoxStream, Stream, StreamExt};
@@ -118,6 +119,15 @@ impl GrpcServer {
 
     /// Opens a port on 127.0.0.1.
     pub async fn start() -> Self {
+        Self::serving(Server::builder()).await
+    }
+
+    /// The same; a connection is told to end (GOAWAY) when it is that old.
+    pub async fn with_connection_age(age: Duration) -> Self {
+        Self::serving(Server::builder().max_connection_age(age)).await
+    }
+
+    async fn serving(server: Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let shared = Arc::<Shared>::default();
@@ -137,7 +147,7 @@ impl GrpcServer {
             let state = Arc::clone(&state);
             async move { Ok::<_, Infallible>(serve(state, request).await) }
         });
-        let serving = Server::builder().tcp_nodelay(true).serve_with_incoming(service, incoming);
+        let serving = server.tcp_nodelay(true).serve_with_incoming(service, incoming);
         Self { address, shared, task: tokio::spawn(serving).abort_handle() }
     }
 

@@ -80,6 +80,12 @@ impl Frame {
         Self::new(Self::RST_STREAM, 0, stream, code.to_be_bytes())
     }
 
+    /// GOAWAY: streams above `last` were not processed.
+    #[must_use]
+    pub fn go_away(last: u32, code: u32) -> Self {
+        Self::new(Self::GOAWAY, 0, 0, [last.to_be_bytes(), code.to_be_bytes()].concat())
+    }
+
     /// WINDOW_UPDATE.
     #[must_use]
     pub fn window(stream: u32, more: u32) -> Self {
@@ -196,6 +202,21 @@ impl H2Wire {
         let stream = within("a connection", TcpStream::connect(address)).await.expect("a connection");
         stream.set_nodelay(true).unwrap();
         Self { wire: Wire::new(Box::new(stream)) }
+    }
+
+    /// The server's side of a connection: the client's preface and settings have been read, its
+    /// settings are acknowledged.
+    pub async fn serve(stream: TcpStream) -> Self {
+        stream.set_nodelay(true).unwrap();
+        let mut served = Self { wire: Wire::new(Box::new(stream)) };
+        let preface = within("a preface", served.wire.exactly(PREFACE.len())).await.expect("a preface");
+        assert_eq!(preface, PREFACE);
+        let first = served.frame().await.expect("the client's settings");
+        assert_eq!((first.kind, first.flags), (Frame::SETTINGS, 0), "{first:?}");
+        served
+            .send([Frame::settings(&[]).bytes(), Frame::new(Frame::SETTINGS, 1, 0, []).bytes()].concat())
+            .await;
+        served
     }
 
     /// Preface and settings, and the answer to the server's settings.

@@ -30,6 +30,7 @@ mod failover;
 mod first_byte;
 mod gate;
 mod grpc;
+mod grpc_retries;
 mod headers;
 mod hostile;
 mod http1;
