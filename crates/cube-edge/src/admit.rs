@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cube_route::{BadRequest, Listener, Port, RequestHead, envd_control_route, sandbox_view};
 use http::{Method, Version, header};
+use pingora_core::protocols::http::HttpTask;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
@@ -12,6 +13,7 @@ use crate::answer::{Asker, Fault, render};
 use crate::context::{Context, Destination, Outcome};
 use crate::driver::{Speaks, is_line_of};
 use crate::edge::Shared;
+use crate::media_type::is_grpc;
 use crate::metrics::RouteClass;
 
 /// The most pieces of a cookie in one HTTP/2 request. Browsers keep at most some hundreds of cookies
@@ -197,7 +199,7 @@ impl Shared {
     pub(crate) async fn answer(&self, session: &mut Session, ctx: &mut Context, fault: Fault) -> Result<()> {
         let settings = ctx.settings.answers;
         let request = session.req_header();
-        let asker = Asker::new(&request.method, &request.headers);
+        let asker = Asker::new(&request.method, &request.headers).identified(&ctx.request_id);
         let asker = match &ctx.target {
             Some(target) => asker.of(&target.id, target.port),
             None => asker,
@@ -214,18 +216,27 @@ impl Shared {
         {
             origin.conn.join_next_head();
         }
-        let head = Box::new(own.head(ctx.request_id.clone())?);
-        let h2 = session.req_header().version == Version::HTTP_2;
-        let trailers = own.trailers();
-        let empty = own.body.is_empty();
+        let mut head = Box::new(own.head(ctx.request_id.clone())?);
+        let (length, empty) = (own.body.len() as u64, own.body.is_empty());
+        if session.req_header().version == Version::HTTP_2 {
+            if head.headers.contains_key("grpc-status") {
+                // Trailers, which say no length.
+                head.remove_header(&header::CONTENT_LENGTH);
+            }
+            // The engine ends a stream with its head only where that is a task. A gRPC client takes
+            // its status from the header block that ends the stream.
+            let mut tasks = vec![HttpTask::Header(head, empty)];
+            if !empty {
+                tasks.push(HttpTask::Body(Some(own.body), true));
+            }
+            session.write_response_tasks(tasks).await?;
+            ctx.body.down = length;
+            return Ok(());
+        }
         session.write_response_header(head, empty).await?;
-        ctx.body.down = own.body.len() as u64;
-        match trailers {
-            // A gRPC client wants its status in the frame that ends the stream.
-            Some(trailers) if h2 => session.write_response_trailers(trailers).await?,
-            // The engine ends a stream only with a piece of body.
-            _ if !empty || h2 => session.write_response_body(Some(own.body), true).await?,
-            _ => {}
+        ctx.body.down = length;
+        if !empty {
+            session.write_response_body(Some(own.body), true).await?;
         }
         Ok(())
     }
@@ -317,12 +328,6 @@ fn h2_head_len(headers: &http::HeaderMap) -> usize {
     }
     // The name and line of all but the first make room for the separator.
     bytes - cookies.saturating_sub(1) * "cookie: \r\n".len().saturating_sub("; ".len())
-}
-
-fn is_grpc(headers: &http::HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes());
-    let start = kind.and_then(|kind| kind.get(.."application/grpc".len()));
-    start.is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"))
 }
 
 /// Whether a request with an `Upgrade` asks for one that is passed on; where it does not, the field

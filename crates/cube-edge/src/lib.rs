@@ -18,6 +18,7 @@ mod forward;
 mod gateway;
 mod judge;
 mod live;
+mod media_type;
 mod metrics;
 mod peer;
 mod rate;

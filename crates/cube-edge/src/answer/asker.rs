@@ -3,20 +3,22 @@
 use cube_route::{Port, SandboxId};
 use http::{HeaderMap, HeaderValue, Method, header};
 
+use crate::media_type::{essence, is_grpc};
+
 /// The shape of an answer, as far as the request decides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Shape {
     /// JSON.
     #[default]
     Json,
-    /// A browser that navigates: a page, in the `e2b` dialect.
+    /// A browser that navigates: a page, in both dialects.
     Page,
     /// A unary Connect request, in the `e2b` dialect.
     ConnectUnary,
     /// A streaming Connect request, with the content type of its frames.
     ConnectStream(&'static str),
-    /// gRPC in both dialects, with the content type to answer with.
-    Grpc(&'static str),
+    /// gRPC in both dialects.
+    Grpc,
 }
 
 /// What a preflight asks for.
@@ -36,11 +38,13 @@ pub(super) enum Preflight {
 /// What of a request matters for an answer of the proxy. Built only when there is one to make.
 #[derive(Debug, Clone, Default)]
 pub struct Asker {
+    pub(super) get: bool,
     pub(super) head: bool,
     pub(super) origin: bool,
     pub(super) preflight: Option<Preflight>,
     pub(super) shape: Shape,
     pub(super) sandbox: Option<(SandboxId, Port)>,
+    pub(super) request_id: Option<HeaderValue>,
 }
 
 impl Asker {
@@ -49,12 +53,21 @@ impl Asker {
     #[must_use]
     pub fn new(method: &Method, headers: &HeaderMap) -> Self {
         Self {
+            get: method == Method::GET,
             head: method == Method::HEAD,
             origin: headers.contains_key(header::ORIGIN),
             preflight: is_preflight(method, headers).then(|| preflight(headers)),
             shape: shape(headers),
             sandbox: None,
+            request_id: None,
         }
+    }
+
+    /// The same asker with the id of its request, for people to quote.
+    #[must_use]
+    pub fn identified(mut self, request_id: &HeaderValue) -> Self {
+        self.request_id = Some(request_id.clone());
+        self
     }
 
     /// The same asker for the sandbox and port that the request names.
@@ -112,30 +125,19 @@ fn is_token(text: &[u8]) -> bool {
 
 /// gRPC comes before Connect, Connect before a page, a page before JSON.
 fn shape(headers: &HeaderMap) -> Shape {
-    let content_type = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |value| essence(value.as_bytes()));
-    if let Some(kind) = grpc(content_type) {
-        return Shape::Grpc(kind);
+    if is_grpc(headers) {
+        return Shape::Grpc;
     }
     if headers.get("connect-protocol-version").is_some_and(|version| version.as_bytes().trim_ascii() == b"1")
     {
+        let content_type =
+            headers.get(header::CONTENT_TYPE).map_or(&b""[..], |value| essence(value.as_bytes()));
         return ["application/connect+json", "application/connect+proto"]
             .into_iter()
             .find(|kind| content_type.eq_ignore_ascii_case(kind.as_bytes()))
             .map_or(Shape::ConnectUnary, Shape::ConnectStream);
     }
     if navigates(headers) { Shape::Page } else { Shape::Json }
-}
-
-/// The content type of the answer to a gRPC request; `None` if it is none.
-fn grpc(content_type: &[u8]) -> Option<&'static str> {
-    let begins = |with: &str| {
-        content_type.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with.as_bytes()))
-    };
-    match () {
-        () if begins("application/grpc-web") => Some("application/grpc-web"),
-        () if begins("application/grpc") => Some("application/grpc"),
-        () => None,
-    }
 }
 
 /// Whether a browser shows the answer to somebody. The User-Agent says nothing about that.
@@ -158,9 +160,4 @@ fn navigates(headers: &HeaderMap) -> bool {
             kind.eq_ignore_ascii_case(b"application/json").then_some(false)
         })
         .unwrap_or(false)
-}
-
-/// A media type without its parameters.
-fn essence(kind: &[u8]) -> &[u8] {
-    kind.split(|b| *b == b';').next().unwrap_or_default().trim_ascii()
 }

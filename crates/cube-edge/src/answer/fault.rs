@@ -386,6 +386,23 @@ impl Fault {
         }
     }
 
+    /// The code of a Connect error. An outage is `aborted`: a JavaScript SDK takes `unavailable` on a
+    /// stream for a dead sandbox.
+    pub(super) fn connect_code(self, dialect: Dialect) -> &'static str {
+        if matches!(self.retcode(), Retcode::StoreUnavailable | Retcode::FaultyNode) {
+            return "aborted";
+        }
+        match self.status(dialect) {
+            400 | 405 | 414 | 431 => "invalid_argument",
+            403 => "permission_denied",
+            408 | 504 => "deadline_exceeded",
+            409 => "aborted",
+            413 | 429 => "resource_exhausted",
+            500 => "internal",
+            _ => "unavailable",
+        }
+    }
+
     fn timed_out(self) -> bool {
         matches!(self, Fault::ConnectTimeout | Fault::UpstreamTimeout)
     }

@@ -6,6 +6,7 @@
 mod asker;
 mod fault;
 mod page;
+mod plain_words;
 mod render;
 #[cfg(test)]
 mod tests;

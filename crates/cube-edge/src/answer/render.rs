@@ -1,7 +1,7 @@
 //! From a fault to the bytes of its answer.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderValue, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use pingora_core::Result;
 use pingora_http::ResponseHeader;
@@ -16,6 +16,7 @@ use crate::retcode::Retcode;
 /// What is forwarded, for the `Allow` of a 405.
 const ALLOW: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 const JSON: &str = "application/json";
+const GRPC: &str = "application/grpc";
 const JSON_UTF8: &str = "application/json; charset=utf-8";
 
 /// A header of an own answer, with the case it has on HTTP/1.1.
@@ -41,21 +42,6 @@ pub struct OwnAnswer {
 }
 
 impl OwnAnswer {
-    /// The trailers of a gRPC answer; none for any other. The head says the same, for clients that
-    /// look there.
-    #[must_use]
-    pub fn trailers(&self) -> Option<HeaderMap> {
-        let trailers: HeaderMap = self
-            .headers
-            .iter()
-            .filter_map(|(name, value)| {
-                let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-                name.as_str().starts_with("grpc-").then(|| (name, value.clone()))
-            })
-            .collect();
-        (!trailers.is_empty()).then_some(trailers)
-    }
-
     /// The head for the engine, with the request's id as its last header.
     ///
     /// # Errors
@@ -80,7 +66,7 @@ pub fn render(fault: Fault, asker: &Asker, settings: Settings) -> OwnAnswer {
     };
     let content = match &asker.preflight {
         Some(Preflight::Asks { method, headers }) => allowed(method, headers.as_ref()),
-        _ => Content::of(shown, asker, settings.dialect),
+        _ => Content::of(shown, asker, settings),
     };
     let no_body = content.status == StatusCode::NO_CONTENT;
 
@@ -125,31 +111,36 @@ struct Content {
 }
 
 impl Content {
-    fn of(fault: Fault, asker: &Asker, dialect: Dialect) -> Self {
+    fn of(fault: Fault, asker: &Asker, settings: Settings) -> Self {
+        let dialect = settings.dialect;
         let number = fault.status(dialect);
         let status = StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let new = |kind, body: String| Self { status, kind, body: body.into(), extra: Vec::new() };
         let saying = fault.saying(asker.sandbox.is_some());
         match (asker.shape, dialect) {
-            (Shape::Grpc(kind), _) => {
+            (Shape::Grpc, _) => {
                 let message = match dialect {
                     Dialect::Cube => fault.text().into(),
                     Dialect::E2b => saying.message(),
                 };
-                grpc(kind, fault.grpc_status(), &message)
+                grpc(fault.grpc_status(), &message)
             }
-            (_, Dialect::Cube) => new(JSON, format!("{{\"error\":\"{}\"}}\n", fault.text())),
-            (Shape::ConnectUnary, Dialect::E2b) => {
-                new(JSON, connect_error(number, &saying.message()).to_string())
-            }
-            (Shape::ConnectStream(kind), Dialect::E2b) => connect_end(kind, number, &saying.message()),
-            (Shape::Page, Dialect::E2b) => {
-                let body = page::page(number, &saying.message(), asker.sandbox.as_ref(), fault.retcode());
+            (Shape::Page, _) => {
+                // Masked, nothing tells a sandbox that is there from one that is not.
+                let masked = settings.mask_existence && fault.retcode() == Retcode::NoRoute;
+                let body = page::page(status, if masked { Fault::NoRecord } else { fault }, asker);
                 let policy = HeaderValue::from_static(page::POLICY);
                 Self {
                     extra: vec![("Content-Security-Policy", policy)],
                     ..new("text/html; charset=utf-8", body)
                 }
+            }
+            (_, Dialect::Cube) => new(JSON, format!("{{\"error\":\"{}\"}}\n", fault.text())),
+            (Shape::ConnectUnary, Dialect::E2b) => {
+                new(JSON, connect_error(fault.connect_code(dialect), &saying.message()).to_string())
+            }
+            (Shape::ConnectStream(kind), Dialect::E2b) => {
+                connect_end(kind, &connect_error(fault.connect_code(dialect), &saying.message()))
             }
             (Shape::Json, Dialect::E2b) => new(JSON_UTF8, e2b(number, saying, asker).to_string()),
         }
@@ -192,8 +183,8 @@ fn allowed(method: &HeaderValue, asked: Option<&HeaderValue>) -> Content {
     Content { status: StatusCode::NO_CONTENT, kind: "", body: Bytes::new(), extra }
 }
 
-/// A gRPC answer that is only trailers, sent as the head.
-fn grpc(kind: &'static str, code: &'static str, message: &str) -> Content {
+/// A gRPC response of the kind "Trailers-Only": its status is in the one header block there is.
+fn grpc(code: &'static str, message: &str) -> Content {
     // What the gRPC wire format leaves as it is: printable ASCII but for the percent sign.
     const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
     let message = utf8_percent_encode(message, ENCODED).to_string();
@@ -201,26 +192,17 @@ fn grpc(kind: &'static str, code: &'static str, message: &str) -> Content {
     if let Ok(message) = HeaderValue::try_from(message) {
         extra.push(("grpc-message", message));
     }
-    Content { status: StatusCode::OK, kind, body: Bytes::new(), extra }
+    Content { status: StatusCode::OK, kind: GRPC, body: Bytes::new(), extra }
 }
 
 /// `{"code":...,"message":...}` of the Connect protocol.
-fn connect_error(status: u16, message: &str) -> Value {
-    let code = match status {
-        400 | 405 | 414 | 431 => "invalid_argument",
-        403 => "permission_denied",
-        408 | 504 => "deadline_exceeded",
-        409 => "aborted",
-        413 | 429 => "resource_exhausted",
-        500 => "internal",
-        _ => "unavailable",
-    };
+fn connect_error(code: &str, message: &str) -> Value {
     json!({ "code": code, "message": message })
 }
 
 /// The one frame that ends a Connect stream with an error.
-fn connect_end(kind: &'static str, status: u16, message: &str) -> Content {
-    let error = json!({ "error": connect_error(status, message) }).to_string();
+fn connect_end(kind: &'static str, error: &Value) -> Content {
+    let error = json!({ "error": error }).to_string();
     let length = u32::try_from(error.len()).unwrap_or(u32::MAX);
     let mut body = Vec::with_capacity(5 + error.len());
     body.push(2);

@@ -55,6 +55,9 @@ const ALL: [Fault; 40] = [
     Fault::BreakerOpen,
 ];
 
+/// What a browser accepts that navigates.
+const HTML: &str = "text/html,application/xhtml+xml,*/*;q=0.8";
+
 fn asker(method: Method, headers: &[(&str, &str)]) -> Asker {
     let headers: HeaderMap = headers
         .iter()
@@ -289,7 +292,7 @@ fn a_405_says_what_is_allowed() {
 #[test]
 fn a_page_is_for_browsers_that_navigate() {
     const CHROME: (&str, &str) = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64) Chrome/130.0");
-    const HTML: (&str, &str) = ("accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+    const HTML: (&str, &str) = ("accept", super::tests::HTML);
     for (headers, page) in [
         (&[CHROME, HTML][..], true),
         (&[("accept", "Text/HTML;q=0.9, application/json")], true),
@@ -310,13 +313,81 @@ fn a_page_is_for_browsers_that_navigate() {
         let policy = page.then_some("default-src 'none'; style-src 'unsafe-inline'");
         assert_eq!(header(&answer, "content-security-policy"), policy);
         let cube = render(Fault::NoRecord, &asker(Method::GET, headers), CUBE);
-        assert_eq!(body(&cube), "{\"error\":\"not found\"}\n");
+        assert_eq!(outline(&cube), (404, 310_507, None), "{headers:?}");
+        assert_eq!(body(&cube).contains("<html"), page, "{headers:?}");
+        assert_eq!(header(&cube, "content-security-policy"), policy);
     }
-    let page = render(Fault::NoMapping, &asker(Method::GET, &[HTML]), E2B);
-    assert_eq!(header(&page, "content-type"), Some("text/html; charset=utf-8"));
-    for part in ["The sandbox is running but port is not open", "abc123", "8080", "310507"] {
-        assert!(body(&page).contains(part), "{part}");
+}
+
+fn navigation(method: Method) -> Asker {
+    asker(method, &[("sec-fetch-mode", "navigate")]).identified(&HeaderValue::from_static("the-id"))
+}
+
+#[test]
+fn a_page_says_what_happened_and_what_to_quote() {
+    for fault in ALL {
+        for settings in [CUBE, CUBE_OPEN, E2B, E2B_MASKED] {
+            let answer = render(fault, &navigation(Method::GET), settings);
+            let page = body(&answer);
+            assert_eq!(header(&answer, "content-type"), Some("text/html; charset=utf-8"));
+            let code = format!("<dd>{}</dd>", answer.wire_retcode);
+            let status = format!("\"status\">{} ", answer.status.as_u16());
+            for part in [&code, &status, "<dd>the-id</dd>", "<dd>abc123</dd>", "<dd>8080</dd>"] {
+                assert!(page.contains(part), "{fault:?}: no {part} in {page}");
+            }
+            assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("url("), "{page}");
+        }
     }
+    let said = |fault, settings| body(&render(fault, &navigation(Method::GET), settings)).to_owned();
+    assert!(said(Fault::ConnectRefused, CUBE).contains("<h1>Nothing answers on port 8080</h1>"));
+    assert!(said(Fault::NoMapping, E2B).contains("<h1>Port 8080 of this sandbox is not open</h1>"));
+    // Without a sandbox it is the control plane that was asked.
+    let nowhere =
+        Asker::new(&Method::GET, &HeaderMap::from_iter([(http::header::ACCEPT, HTML.parse().unwrap())]));
+    let page = render(Fault::ConnectRefused, &nowhere, CUBE);
+    assert!(body(&page).contains("The control plane cannot be reached") && !body(&page).contains("Sandbox<"));
+}
+
+/// Where waiting helps, the page does it.
+#[test]
+fn a_page_reloads_by_itself_where_the_response_says_when_to_try_again() {
+    const RELOADS: &str = "http-equiv=\"refresh\"";
+    for fault in ALL {
+        for settings in [CUBE, E2B] {
+            let answer = render(fault, &navigation(Method::GET), settings);
+            match header(&answer, "retry-after") {
+                Some(seconds) => {
+                    let reload = format!("<meta {RELOADS} content=\"{seconds}\">");
+                    assert!(body(&answer).contains(&reload), "{fault:?}: {}", body(&answer));
+                    assert!(body(&answer).contains("reloads by itself"), "{fault:?}");
+                }
+                None => assert!(!body(&answer).contains(RELOADS), "{fault:?}"),
+            }
+            // What was sent is not sent again.
+            let posted = render(fault, &navigation(Method::POST), settings);
+            assert!(!body(&posted).contains(RELOADS) && !body(&posted).contains("reloads by"), "{fault:?}");
+        }
+    }
+}
+
+#[test]
+fn a_page_takes_nothing_of_the_request_for_its_own() {
+    let id = HeaderValue::from_static("<b>\"&'</b>");
+    let asker = asker(Method::GET, &[("sec-fetch-mode", "navigate")]).identified(&id);
+    let answer = render(Fault::NoRecord, &asker, CUBE);
+    assert!(body(&answer).contains("<dd>&lt;b&gt;&quot;&amp;&#39;&lt;/b&gt;</dd>"), "{}", body(&answer));
+}
+
+#[test]
+fn masked_pages_do_not_tell_a_sandbox_that_is_there() {
+    for settings in [CUBE, E2B_MASKED] {
+        let page = |fault| render(fault, &navigation(Method::GET), settings).body;
+        for fault in [Fault::TokenMissing, Fault::TokenWrong, Fault::NoHostIp, Fault::NoSandboxIp] {
+            assert_eq!(page(fault), page(Fault::NoRecord), "{fault:?}");
+        }
+    }
+    let cube = |fault| render(fault, &navigation(Method::GET), CUBE).body;
+    assert_eq!(cube(Fault::NoMapping), cube(Fault::NoRecord));
 }
 
 #[test]
@@ -337,6 +408,9 @@ fn a_connect_request_gets_a_connect_error() {
         (Fault::BodyTooLarge, 413, "resource_exhausted"),
         (Fault::ResumeQuota, 429, "resource_exhausted"),
         (Fault::Internal, 500, "internal"),
+        (Fault::StoreUnavailable, 503, "aborted"),
+        (Fault::FaultyNode, 503, "aborted"),
+        (Fault::BreakerOpen, 503, "aborted"),
     ] {
         let version = ("connect-protocol-version", "1");
         let asker_of = |kind: &str| asker(Method::POST, &[version, ("content-type", kind)]);
@@ -403,8 +477,12 @@ fn a_grpc_request_gets_trailers_in_both_dialects() {
     let masked =
         render(Fault::TokenMissing, &asker(Method::POST, &[("content-type", "application/grpc")]), CUBE);
     assert_eq!(header(&masked, "grpc-status"), Some("5"));
-    let web = asker(Method::POST, &[("content-type", "application/grpc-web+proto")]);
-    assert_eq!(header(&render(Fault::NoRecord, &web, CUBE), "content-type"), Some("application/grpc-web"));
+    // Other media types that begin alike are ordinary requests.
+    for kind in ["application/grpc-web+proto", "application/grpc-web", "application/grpcfoo"] {
+        let answer = render(Fault::NoRecord, &asker(Method::POST, &[("content-type", kind)]), CUBE);
+        assert_eq!((outline(&answer).0, header(&answer, "grpc-status")), (404, None), "{kind}");
+        assert_eq!(body(&answer), "{\"error\":\"not found\"}\n", "{kind}");
+    }
 }
 
 #[test]

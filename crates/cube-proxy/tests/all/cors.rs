@@ -1,13 +1,12 @@
 //! What pages of other origins may see (errors.md, "CORS").
 
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::{self, Value, json};
-use cube_testkit::{Answer, By, Exchange, Guarded, Origin, Sandbox};
+use cube_testkit::{Answer, By, Exchange, Origin, Sandbox};
 use tokio::sync::OnceCell;
 
-use crate::support::{Waking, waking_with};
+use crate::support::{Waking, browser, waking_with};
 
 const ORIGIN: (&str, &str) = ("Origin", "https://page.example");
 const METHOD: (&str, &str) = ("Access-Control-Request-Method", "PUT");
@@ -228,19 +227,7 @@ async fn a_page_in_a_browser_sees_why_a_sandbox_of_another_origin_does_not_answe
 
 /// Shows the page of that server in a browser until it has told what it saw.
 async fn told_by(server: &Origin) -> Value {
-    let directory = std::env::temp_dir().join(cube_testkit::unique_id("cube-browser-"));
-    std::fs::create_dir(&directory).unwrap();
-    let mut browser = Command::new("chromium");
-    browser
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-        .args(["--disable-dev-shm-usage", "--host-resolver-rules=MAP *.cube.localhost 127.0.0.1"])
-        .arg("--remote-debugging-port=0")
-        .arg(format!("--user-data-dir={}", directory.display()))
-        .arg(format!("http://{}/", server.address()))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let _browser = Guarded::spawn(&mut browser, Some(&directory));
+    let _browser = browser(&format!("http://{}/", server.address()));
     let begin = Instant::now();
     loop {
         let told = server.received().into_iter().find(|request| request.target == "/told");

@@ -8,7 +8,7 @@ use cube_testkit::futures_util::future::join_all;
 use cube_testkit::futures_util::stream;
 use cube_testkit::tonic::metadata::{MetadataMap, MetadataValue};
 use cube_testkit::tonic::{Code, Request, Status};
-use cube_testkit::{GrpcClient, GrpcServer, Sandbox, eventually, refused_port, within};
+use cube_testkit::{Frame, GrpcClient, GrpcServer, Origin, Sandbox, eventually, refused_port, within};
 use tokio::sync::mpsc;
 
 use crate::support::{A_SECOND, Tls, patient, tls, with_tls};
@@ -252,6 +252,48 @@ async fn refused(client: &GrpcClient, code: Code) -> Status {
     };
     assert_eq!(status.code(), code, "{status:?}");
     status
+}
+
+/// The kind of response that gRPC calls "Trailers-Only": one header block, which ends the stream.
+#[tokio::test]
+async fn a_refusal_is_one_frame() {
+    let tls = tls().await;
+    let host = tls.env.nobody().host();
+    let mut wire = tls.frames().await;
+    wire.hello(&[]).await;
+    let request = [
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":authority", host.as_str()),
+        (":path", "/kit.Echo/Unary"),
+        ("content-type", "application/grpc+proto"),
+        ("te", "trailers"),
+    ];
+    wire.send(Frame::headers(1, &request, true).bytes()).await;
+    let answer = wire.until(|frame| frame.stream == 1).await.expect("an answer");
+    assert_eq!((answer.kind, answer.status(), answer.ends()), (Frame::HEADERS, Some(200), true));
+    assert!(wire.lives().await);
+    let answer = tls.h2().await.ask(&host, "/", &[("content-type", "application/grpc")]).await.answer().await;
+    assert_eq!(answer.headers.all("grpc-status"), ["5"]);
+    assert!(!answer.headers.has("content-length") && !answer.trailers.has("grpc-status"));
+}
+
+/// A media type that only begins like gRPC's is an ordinary request: it goes upstream as HTTP/1.1,
+/// and gets the proxy's own answers as JSON.
+#[tokio::test]
+async fn grpc_web_is_an_ordinary_request() {
+    let tls = tls().await;
+    let origin = Origin::echo().await;
+    let (sandbox, nobody) = (tls.env.sandbox(&origin).await, tls.env.nobody());
+    let client = tls.h2().await;
+    for kind in ["application/grpc-web+proto", "application/grpc-web", "application/grpcfoo"] {
+        let headers = [("content-type", kind)];
+        let seen = client.get(&sandbox.host(), "/kit.Echo/Unary", &headers).await.seen();
+        assert_eq!(seen.headers.all("content-type"), [kind]);
+        let answer = client.get(&nobody.host(), "/kit.Echo/Unary", &headers).await;
+        answer.is_not_found();
+        assert!(!answer.headers.has("grpc-status"), "{kind}: {}", answer.brief());
+    }
 }
 
 #[tokio::test]

@@ -45,6 +45,7 @@ mod limits;
 mod log_sinks;
 mod metrics;
 mod package;
+mod pages;
 mod records;
 mod registry;
 mod reload;

@@ -1,12 +1,14 @@
 //! The proxies that tests share, one a configuration. A test that changes more than its own
 //! sandboxes takes [`own`].
 
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cube_testkit::serde_json::{Value, json};
 use cube_testkit::{
-    Authority, Client, Env, GrpcClient, H2Client, H2Wire, Manager, Proxy, ProxyBuilder, Sandbox, WebSocket,
+    Authority, Client, Env, GrpcClient, Guarded, H2Client, H2Wire, Manager, Proxy, ProxyBuilder, Sandbox,
+    WebSocket,
 };
 use tokio::sync::OnceCell;
 
@@ -153,4 +155,23 @@ pub(crate) async fn own(overrides: Value) -> Env {
 /// A proxy that is still to be started.
 pub(crate) fn builder(overrides: &Value) -> ProxyBuilder {
     Proxy::builder(&binary()).config(overrides)
+}
+
+/// A browser without a window that shows `url` until it is dropped. Names below `cube.localhost` lead
+/// to this machine.
+#[must_use]
+pub(crate) fn browser(url: &str) -> Guarded {
+    let directory = std::env::temp_dir().join(cube_testkit::unique_id("cube-browser-"));
+    std::fs::create_dir(&directory).unwrap();
+    let mut browser = Command::new("chromium");
+    browser
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .args(["--disable-dev-shm-usage", "--host-resolver-rules=MAP *.cube.localhost 127.0.0.1"])
+        .arg("--remote-debugging-port=0")
+        .arg(format!("--user-data-dir={}", directory.display()))
+        .arg(url)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    Guarded::spawn(&mut browser, Some(&directory))
 }
