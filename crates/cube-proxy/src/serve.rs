@@ -380,7 +380,6 @@ fn bind_plain(
     handles: &mut Vec<Handle>,
 ) -> Result<Vec<PlainListener>, StartError> {
     let listen = &config.listen;
-    let over = || gateway.drain().watch_hand_over();
     let mut listeners = Vec::new();
     let mut add = |option, address, (listener, handle)| {
         listeners.push(listener);
@@ -390,17 +389,29 @@ fn bind_plain(
         let token = config.admin.token.as_ref().map(|token| token.expose().as_bytes().to_vec());
         let app = AdminApp::new(AdminApi::new(gateway, readiness.clone(), token));
         let socket = inherited.take(address);
-        add("listen.admin", address, PlainListener::bind("listen.admin", address, socket, app, over())?);
+        add(
+            "listen.admin",
+            address,
+            PlainListener::bind("listen.admin", address, socket, app, gateway.clone())?,
+        );
     }
     if let Some(address) = listen.metrics {
         let app = MetricsApp::new(registry, readiness.clone()).map_err(engine)?;
         let socket = inherited.take(address);
-        add("listen.metrics", address, PlainListener::bind("listen.metrics", address, socket, app, over())?);
+        add(
+            "listen.metrics",
+            address,
+            PlainListener::bind("listen.metrics", address, socket, app, gateway.clone())?,
+        );
     }
     if let Some(address) = listen.health {
         let app = MetricsApp::health_only(readiness.clone());
         let socket = inherited.take(address);
-        add("listen.health", address, PlainListener::bind("listen.health", address, socket, app, over())?);
+        add(
+            "listen.health",
+            address,
+            PlainListener::bind("listen.health", address, socket, app, gateway.clone())?,
+        );
     }
     Ok(listeners)
 }

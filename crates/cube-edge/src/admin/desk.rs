@@ -82,6 +82,7 @@ pub(super) enum Turn<'a> {
 pub struct Desk {
     whose: watch::Sender<Whose>,
     running: watch::Sender<usize>,
+    under_way: watch::Sender<usize>,
     others: Mutex<Others>,
 }
 
@@ -111,6 +112,7 @@ impl Default for Desk {
         Self {
             whose: watch::Sender::new(Whose::Ours),
             running: watch::Sender::new(0),
+            under_way: watch::Sender::new(0),
             others: Mutex::default(),
         }
     }
@@ -125,7 +127,35 @@ impl Drop for Running<'_> {
     }
 }
 
+/// A request that came, or is about to, and has no response yet.
+pub struct UnderWay<'a>(&'a Desk);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.send_modify(|under_way| *under_way = under_way.saturating_sub(1));
+    }
+}
+
 impl Desk {
+    /// Counts a request as under way until what is returned is dropped, wherever it is answered.
+    #[must_use]
+    pub fn under_way(&self) -> UnderWay<'_> {
+        self.under_way.send_modify(|under_way| *under_way += 1);
+        UnderWay(self)
+    }
+
+    /// Returns when every request that came to this process has its response: one that has handed
+    /// over must not end before, though the successor answers.
+    pub async fn answered(&self) {
+        let answered = async {
+            // The sender lives in self.
+            let _ = self.under_way.subscribe().wait_for(|under_way| *under_way == 0).await;
+        };
+        if timeout(ERRAND, answered).await.is_err() {
+            tracing::warn!("a request to the admin API has no response at the end of this process");
+        }
+    }
+
     /// Waits while the desk is between two processes.
     pub(super) async fn turn(&self) -> Turn<'_> {
         let mut whose = self.whose.subscribe();

@@ -28,7 +28,7 @@ use crate::gateway::Gateway;
 pub(crate) use access::AdminToken;
 use answer::{Answer, probe};
 use desk::Turn;
-pub use desk::{Desk, Errand, Push, Word};
+pub use desk::{Desk, Errand, Push, UnderWay, Word};
 pub(crate) use explain::Explanation;
 pub use question::{Question, QuestionError};
 pub use readiness::Readiness;

@@ -64,6 +64,7 @@ impl HttpServerApp for AdminApp {
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         accept(&mut http, shutdown).await?;
+        let _under_way = self.0.shared.desk.under_way();
         let answer = self.answer(&mut http).await?;
         respond(http, &answer, shutdown).await
     }

@@ -123,6 +123,8 @@ pub(super) async fn drain_after_upgrade(
         () = gateway.driver().finish() => {}
         () = over => {}
     }
+    // They go to the successor over the link that ends now.
+    gateway.desk().answered().await;
     drainer.finish().await;
 }
 

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cube_edge::{Desk, Gateway};
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::l4::stream::Stream;
@@ -21,6 +22,9 @@ use crate::error::StartError;
 const CONNECTIONS: usize = 1024;
 /// How long accepting pauses after an error, which is most likely a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long after a hand-over the first request of a connection is waited for: one that was accepted
+/// just before it is about to bring one.
+const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
 /// One such listener, bound and not yet served.
 pub(super) struct PlainListener(Pin<Box<dyn Future<Output = ()> + Send>>);
@@ -36,7 +40,7 @@ impl PlainListener {
         address: SocketAddr,
         inherited: Option<std::net::TcpListener>,
         app: A,
-        handed_over: watch::Receiver<bool>,
+        gateway: Arc<Gateway>,
     ) -> Result<(Self, OwnedFd), StartError> {
         let open = || {
             let listener = match inherited {
@@ -55,7 +59,7 @@ impl PlainListener {
         let serving = Self(Box::pin(async move {
             // It was bound by another runtime than the one that serves it.
             match TcpListener::from_std(listener) {
-                Ok(listener) => accept(option, listener, Arc::new(app), handed_over).await,
+                Ok(listener) => accept(option, listener, Arc::new(app), gateway).await,
                 Err(error) => tracing::error!(listener = option, %error, "cannot serve"),
             }
         }));
@@ -72,8 +76,9 @@ async fn accept<A: HttpServerApp + Send + Sync + 'static>(
     option: &'static str,
     listener: TcpListener,
     app: Arc<A>,
-    handed_over: watch::Receiver<bool>,
+    gateway: Arc<Gateway>,
 ) {
+    let handed_over = gateway.drain().watch_hand_over();
     // For the engine it is the time to shut down: no connection is kept for another request. Those
     // that are open stay until their next one.
     let shutdown = handed_over.clone();
@@ -91,9 +96,9 @@ async fn accept<A: HttpServerApp + Send + Sync + 'static>(
         let Ok(place) = place else { return };
         match accepted {
             Ok((tcp, peer)) => {
-                let (app, shutdown) = (app.clone(), shutdown.clone());
+                let (app, shutdown, gateway) = (app.clone(), shutdown.clone(), gateway.clone());
                 tokio::spawn(async move {
-                    serve_connection(tcp, peer, &app, &shutdown).await;
+                    serve_connection(tcp, peer, &app, &shutdown, gateway.desk()).await;
                     drop(place);
                 });
             }
@@ -110,7 +115,9 @@ async fn serve_connection<A: HttpServerApp + Send + Sync + 'static>(
     peer: SocketAddr,
     app: &Arc<A>,
     shutdown: &watch::Receiver<bool>,
+    desk: &Desk,
 ) {
+    let mut fresh = Some(desk.under_way());
     let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
     // Just made, so there is nothing in it yet.
     let _ = digest.peer_addr.set(Some(peer.into()));
@@ -118,7 +125,15 @@ async fn serve_connection<A: HttpServerApp + Send + Sync + 'static>(
     stream.set_socket_digest(digest);
     let mut session = ServerSession::new_http1(Box::new(stream));
     loop {
-        let served = app.process_new_http(session, shutdown).await;
+        let mut serve = app.process_new_http(session, shutdown);
+        let served = tokio::select! {
+            served = &mut serve => served,
+            () = late(shutdown.clone()), if fresh.is_some() => {
+                drop(fresh.take());
+                serve.await
+            }
+        };
+        fresh = None;
         let Some((stream, settings)) = served.map(pingora_core::apps::ReusedHttpStream::consume) else {
             return;
         };
@@ -127,4 +142,12 @@ async fn serve_connection<A: HttpServerApp + Send + Sync + 'static>(
             settings.apply_to_session(&mut session);
         }
     }
+}
+
+/// Returns when a successor has served for as long as a first request is waited for.
+async fn late(mut handed_over: watch::Receiver<bool>) {
+    if handed_over.wait_for(|over| *over).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(FIRST_REQUEST).await;
 }

@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use cube_edge::{Errand, Gateway};
 use http::Method;
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -61,8 +60,15 @@ impl Drainer {
     ) -> Self {
         let stop = Arc::new(watch::Sender::new(Stop::No));
         let (last, ending) = watch::channel(false);
-        let linked =
-            Linked { gateway, stop: stop.clone(), errands, reported: since, again: AGAIN_AFTER_BREAK };
+        let linked = Linked {
+            gateway,
+            stop: stop.clone(),
+            errands,
+            asked: HashMap::new(),
+            last: 0,
+            reported: since,
+            again: AGAIN_AFTER_BREAK,
+        };
         let task = tokio::spawn(linked.run(run_dir, ending));
         Self { stop, last, task }
     }
@@ -87,6 +93,11 @@ struct Linked {
     gateway: Arc<Gateway>,
     stop: Arc<watch::Sender<Stop>>,
     errands: mpsc::Receiver<Errand>,
+    /// Requests that the main process has not answered. They are asked again over a new link: the
+    /// one that it came over ends with a further hand-over.
+    asked: HashMap<u64, Errand>,
+    /// The number of the last of them.
+    last: u64,
     /// When activity was last reported, milliseconds of the steady clock.
     reported: u64,
     again: Duration,
@@ -125,8 +136,10 @@ impl Linked {
         let sender = channel.sender();
         let mut ticks = interval(REPORT);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut errands: HashMap<u64, oneshot::Sender<(u16, Bytes)>> = HashMap::new();
-        let mut last = 0;
+        self.asked.retain(|_, errand| !errand.reply.is_closed());
+        for (number, errand) in &self.asked {
+            sender.send(&question(*number, errand)).await?;
+        }
         loop {
             tokio::select! {
                 _ = ticks.tick() => self.report(&sender).await?,
@@ -135,12 +148,11 @@ impl Linked {
                     return Ok(true);
                 }
                 Some(errand) = self.errands.recv() => {
-                    last += 1;
-                    errands.retain(|_, reply| !reply.is_closed());
-                    errands.insert(last, errand.reply);
-                    let body = String::from_utf8_lossy(&errand.body).into_owned();
-                    let Errand { method, target, .. } = errand;
-                    sender.send(&Message::Errand { number: last, method, target, body }).await?;
+                    self.last += 1;
+                    self.asked.retain(|_, errand| !errand.reply.is_closed());
+                    let question = question(self.last, &errand);
+                    self.asked.insert(self.last, errand);
+                    sender.send(&question).await?;
                 }
                 message = channel.receive() => match message? {
                     None => return Ok(false),
@@ -151,9 +163,9 @@ impl Linked {
                         }
                     }
                     Some(Message::Done { number, status, body }) => {
-                        if let Some(reply) = errands.remove(&number) {
+                        if let Some(errand) = self.asked.remove(&number) {
                             // Its client may have left.
-                            let _ = reply.send((status, body.into()));
+                            let _ = errand.reply.send((status, body.into()));
                         }
                     }
                     Some(Message::Reopen) => self.gateway.reopen_log(),
@@ -188,6 +200,12 @@ impl Linked {
         self.reported = began;
         Ok(())
     }
+}
+
+/// A request of the admin API, for the main process.
+fn question(number: u64, errand: &Errand) -> Message {
+    let body = String::from_utf8_lossy(&errand.body).into_owned();
+    Message::Errand { number, method: errand.method.clone(), target: errand.target.clone(), body }
 }
 
 /// Sends stamps in messages of a bounded size.

@@ -230,6 +230,42 @@ async fn the_admin_api_over_an_old_connection_is_the_new_processs() {
     env.proxy.old_ended(0).await;
 }
 
+/// Calls of the manager, one after the other, over upgrades of a proxy that has nothing else to do
+/// and so ends at once: they wait, and none is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_to_the_admin_api_wait_for_the_hand_over() {
+    let env = own(json!({})).await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    let body = json!({ "sandbox_id": sandbox.id, "state": "running" }).to_string();
+    let local = [("Host", "127.0.0.1"), ("Content-Type", "application/json")];
+    let address = env.proxy.admin_address();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let callers: Vec<_> = (0..4)
+        .map(|_| {
+            let (body, stopped) = (body.clone(), stopped.clone());
+            tokio::spawn(async move {
+                let mut calls = 0;
+                while !*stopped.borrow() {
+                    let mut client = Client::connect(address).await;
+                    let answer = client.call("POST", "/admin/state", &local, &body).await;
+                    assert_eq!((answer.status, answer.text().as_str()), (200, r#"{"ok":true}"#));
+                    calls += 1;
+                }
+                calls
+            })
+        })
+        .collect();
+    for left in [0; 8] {
+        env.proxy.upgrade().await;
+        env.proxy.old_ended(left).await;
+    }
+    stop.send_replace(true);
+    for caller in callers {
+        assert!(caller.await.unwrap() > 0);
+    }
+}
+
 #[tokio::test]
 async fn the_admin_token_is_asked_for_before_and_after() {
     let env = own(json!({ "admin": { "token": "example-admin-token" } })).await;
@@ -421,6 +457,25 @@ async fn a_new_process_that_fails_leaves_the_old_one_serving() {
     env.proxy.configure_next(&json!({ "store": { "redis": { "url": store } } }));
     env.proxy.upgrade().await;
     env.proxy.old_ended(0).await;
+    env.get(&sandbox, "/").await.passed(200);
+}
+
+#[tokio::test]
+async fn a_run_directory_that_was_emptied_is_put_right() {
+    let env = own(json!({})).await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    let socket = env.proxy.directory().join("upgrade.sock");
+    for _ in 0..2 {
+        std::fs::remove_file(env.proxy.directory().join("cube-proxy.pid")).unwrap();
+        std::fs::remove_file(&socket).unwrap();
+        eventually("both to be there again", || async {
+            (socket.exists() && env.proxy.pid() == Some(env.proxy.id())).then_some(())
+        })
+        .await;
+        // By a successor, too.
+        env.proxy.upgrade().await;
+    }
     env.get(&sandbox, "/").await.passed(200);
 }
 
