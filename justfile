@@ -32,6 +32,10 @@ upgrades:
 systemd *args:
     scripts/systemd {{args}}
 
+# The container image, built and run by podman; with --compile compiled in it; needs root
+container *args:
+    scripts/container {{args}}
+
 # What a change must pass
 ci:
     .ci/run

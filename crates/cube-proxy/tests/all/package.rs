@@ -316,6 +316,19 @@ fn the_container_file_copies_what_is_there_and_starts_what_is_known() {
             }
         }
     }
+    // The build context is what is copied, not what lies beside it.
+    let ignored = fs::read_to_string(root().join(".containerignore")).unwrap();
+    assert!(ignored.lines().any(|line| line == "*"), "{ignored}");
+    for (_, copied) in
+        instructions.iter().filter(|(word, rest)| *word == "COPY" && !rest.starts_with("--from="))
+    {
+        for source in copied.split_whitespace().rev().skip(1) {
+            let top = source.trim_start_matches("./").split('/').next().unwrap();
+            assert!(ignored.lines().any(|line| line == format!("!{top}")), "{source} is not in the context");
+        }
+    }
+    // podman's own format has no HEALTHCHECK.
+    assert!(text.contains("podman build --format docker -f deploy/Containerfile"), "the command to type");
     // What the first stage copies is a whole workspace.
     let stage = tempfile::tempdir().unwrap();
     let first_stage = instructions.iter().skip(1).take_while(|(word, _)| *word != "FROM");
