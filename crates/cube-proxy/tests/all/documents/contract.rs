@@ -150,6 +150,17 @@ fn rust_tests() -> BTreeSet<String> {
     names
 }
 
+/// Names of the scenarios under a real systemd, `systemd::name`.
+fn systemd_scenarios() -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("crates/cube-proxy/tests/systemd/scenarios.py")).unwrap();
+    let list = text.split("SCENARIOS = [").nth(1).unwrap().split(']').next().unwrap();
+    list.split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .map(|name| format!("systemd::{name}"))
+        .collect()
+}
+
 /// Names of all black-box cases, each with its page.
 fn conformance_cases() -> BTreeMap<String, String> {
     let output =
@@ -204,7 +215,7 @@ fn every_section_with_a_promise_names_a_test_that_holds_it() {
 
 #[test]
 fn every_test_that_the_contract_names_is_there() {
-    let (tests, cases) = (rust_tests(), conformance_cases());
+    let (tests, cases) = (&rust_tests() | &systemd_scenarios(), conformance_cases());
     let mut missing = Vec::new();
     for (page, sections) in contract() {
         for (heading, body) in sections {
