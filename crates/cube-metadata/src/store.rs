@@ -19,12 +19,28 @@ pub enum StoreError {
     /// No answer within the bound (metadata.md: 1 s a command, 2 tries, 2.5 s in all).
     #[error("the store did not answer in time")]
     Timeout,
+    /// The same, of the server with this name.
+    #[error("the store did not answer in time: {0}")]
+    TimeoutAt(String),
     /// The server answered with an error (`LOADING`, `NOAUTH`, `WRONGTYPE`, ...).
     #[error("the store answered with an error: {0}")]
     Refused(String),
     /// What is asked for does not hold: settings, a file that cannot be read or written.
     #[error("{0}")]
     Invalid(String),
+}
+
+impl StoreError {
+    /// The same, naming the server that it is about. What the error begins with stays, since that is
+    /// the code of a server's error.
+    pub(crate) fn at(self, server: &str) -> Self {
+        match self {
+            Self::Unreachable(told) => Self::Unreachable(format!("{server}: {told}")),
+            Self::Timeout => Self::TimeoutAt(server.to_owned()),
+            Self::Refused(told) => Self::Refused(format!("{told} ({server})")),
+            other => other,
+        }
+    }
 }
 
 /// One life of the invalidation channel. What was read in a session that is over, or while the

@@ -32,6 +32,11 @@ impl Health {
         }
     }
 
+    /// Whom this is about.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
     pub(crate) fn failing(&self) -> bool {
         self.failing.load(Ordering::Acquire)
     }

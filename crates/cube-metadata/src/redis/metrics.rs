@@ -56,7 +56,7 @@ impl Metrics {
     pub(crate) fn failed(&self, error: &StoreError) {
         match error {
             StoreError::Unreachable(_) => self.unreachable.inc(),
-            StoreError::Timeout => self.timeout.inc(),
+            StoreError::Timeout | StoreError::TimeoutAt(_) => self.timeout.inc(),
             StoreError::Refused(_) => self.refused.inc(),
             StoreError::Invalid(_) => self.invalid.inc(),
         }

@@ -251,7 +251,8 @@ async fn scan(
     loop {
         let arguments = [cursor.as_str(), "MATCH", &pattern, "COUNT", "1000"]
             .map(|argument| Value::from(argument.to_owned()));
-        let Value::Array(page) = node.custom("SCAN", arguments.to_vec()).await? else { return Ok(()) };
+        let page = node.custom_while_good("SCAN", arguments.to_vec()).await;
+        let Value::Array(page) = page.map_err(|error| error.at(node.server()))? else { return Ok(()) };
         let mut page = page.into_iter();
         cursor = page.next().and_then(Value::into_string).unwrap_or_default();
         if let Some(Value::Array(found)) = page.next() {

@@ -217,6 +217,20 @@ impl Node {
         answers.pop().unwrap_or_else(|| Err(StoreError::Unreachable("no answer".to_owned())))
     }
 
+    /// As [`Node::custom`], and ends at once with what is wrong while the server fails.
+    pub(crate) async fn custom_while_good(
+        &self,
+        verb: &'static str,
+        arguments: Vec<Value>,
+    ) -> Result<Value, StoreError> {
+        self.health.check()?;
+        tokio::select! {
+            biased;
+            answer = self.custom(verb, arguments) => answer,
+            error = self.health.failure() => Err(error),
+        }
+    }
+
     /// A command that belongs to no key.
     pub(crate) async fn custom(
         &self,

@@ -161,7 +161,7 @@ impl Servers {
                 *answer = better;
             }
         }
-        answers
+        answers.into_iter().map(Answer::named).collect()
     }
 
     /// What the server says that a redirection leads to; `None` when `error` is none.
@@ -202,6 +202,10 @@ impl Servers {
         if !map.is_empty() {
             return Ok(map);
         }
+        self.wait_for_map().await.map_err(|error| error.at(self.discovery.server()))
+    }
+
+    async fn wait_for_map(&self) -> Result<Arc<Map>, StoreError> {
         self.discovery.check()?;
         let mut maps = self.map.subscribe();
         tokio::select! {
@@ -215,6 +219,16 @@ impl Servers {
 impl Answer {
     fn failed(error: StoreError) -> Self {
         Self { value: Err(error), from: None }
+    }
+
+    /// With the server's name in the error.
+    fn named(self) -> Self {
+        match (self.value, self.from) {
+            (Err(error), Some((node, mark))) => {
+                Self { value: Err(error.at(node.server())), from: Some((node, mark)) }
+            }
+            (value, from) => Self { value, from },
+        }
     }
 }
 

@@ -63,4 +63,7 @@ async fn a_certificate_for_another_name_or_of_another_authority_is_refused() {
     let url = format!("rediss://127.0.0.1:{}", other.port);
     let error = connect(RedisSettings { url, ..settings }).fetch(&id("ab")).await.unwrap_err();
     assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
+    let said = error.to_string();
+    let server = format!("127.0.0.1:{}: ", other.port);
+    assert!(said.contains(&server) && !said.contains("{"), "{said}");
 }
