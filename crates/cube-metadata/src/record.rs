@@ -7,6 +7,7 @@ use constant_time_eq::constant_time_eq;
 use cube_route::Port;
 
 use crate::HostMask;
+use crate::field::{RecordField, address};
 
 /// A field that a request may need. Only the request that needs it minds what is wrong with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,22 +201,21 @@ impl SandboxRecord {
         let mut token = None;
         let mut ports = Vec::new();
         for (name, value) in fields {
-            match name {
-                b"HostIP" => host_ip = address(value),
-                b"SandboxIP" => sandbox_ip = address(value),
-                b"AllowPublicTraffic" => public = Some(value),
-                b"TrafficAccessToken" => token = TrafficToken::new(value),
-                b"MaskRequestHost" => mask_request_host = field(value, HostMask::parse),
-                b"CreatedAt" if !value.is_empty() => {
+            let Some(known) = RecordField::of(name) else { continue };
+            match known {
+                RecordField::HostIp => host_ip = field(value, address),
+                RecordField::SandboxIp => sandbox_ip = field(value, address),
+                RecordField::AllowPublicTraffic => public = Some(value),
+                RecordField::TrafficAccessToken => token = TrafficToken::new(value),
+                RecordField::MaskRequestHost => mask_request_host = field(value, HostMask::parse),
+                RecordField::CreatedAt if value.is_empty() => {}
+                RecordField::CreatedAt => {
                     created_at = Some(String::from_utf8_lossy(value).into_owned().into_boxed_str());
                 }
                 // What is not even text is not one of the six words.
-                b"Status" => status = Status::parse(str::from_utf8(value).unwrap_or("\u{fffd}")),
-                _ => {
-                    let container = str::from_utf8(name).ok().and_then(|name| Port::parse(name).ok());
-                    if let Some(container) = container {
-                        ports.push((container, field(value, |text| Port::parse(text).ok())));
-                    }
+                RecordField::Status => status = Status::parse(str::from_utf8(value).unwrap_or("\u{fffd}")),
+                RecordField::HostPort(container) => {
+                    ports.push((container, field(value, |text| Port::parse(text).ok())));
                 }
             }
         }
@@ -277,11 +277,6 @@ fn field<T>(value: &[u8], read: impl FnOnce(&str) -> Option<T>) -> Field<T> {
         return Field::Missing;
     }
     str::from_utf8(value).ok().and_then(read).map_or(Field::Malformed, Field::Value)
-}
-
-/// An address and nothing around it: no port, no zone, no name. `::ffff:a.b.c.d` is `a.b.c.d`.
-fn address(value: &[u8]) -> Field<IpAddr> {
-    field(value, |text| text.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
 }
 
 #[cfg(test)]

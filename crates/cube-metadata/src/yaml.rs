@@ -8,6 +8,8 @@ use cube_route::SandboxId;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde::{Serialize, Serializer};
 
+use crate::yaml_tab::tab_in_indentation;
+
 /// Fields of one record, as text.
 pub(crate) type Fields = BTreeMap<String, String>;
 
@@ -30,6 +32,9 @@ impl Document {
         }
         serde_yaml::from_str(text).map_err(|error| {
             let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+            if let Some((line, column)) = tab_in_indentation(text, line) {
+                return format!("line {line}, column {column}: a tab; YAML is indented with spaces");
+            }
             format!("line {line}, column {column}: {}", without_values(&error.to_string()))
         })
     }
@@ -170,6 +175,7 @@ faulty_backend_set: [10.0.0.2]
             ("sandboxes:\n  ab:\n    HostIP: [1]\n", "line 3, column 13"),
             ("sandbox: {}\n", "line 1, column 1"),
             ("", "line 1, column 1"),
+            ("sandboxes:\n  ab:\n\tHostIP: 10.0.0.1\n", "line 3, column 1: a tab; "),
         ] {
             let error = Document::read(text).unwrap_err();
             assert!(error.starts_with(place), "{text:?}: {error}");
