@@ -213,9 +213,9 @@ pub(crate) fn fault_of_route(error: RouteError) -> Fault {
     match error {
         RouteError::NoHostIp => Fault::NoHostIp,
         RouteError::NoSandboxIp => Fault::NoSandboxIp,
-        RouteError::NoMapping => Fault::NoMapping,
-        RouteError::Malformed => Fault::MalformedAddress,
-        RouteError::Forbidden => Fault::ForbiddenAddress,
+        RouteError::NoMapping(_) => Fault::NoMapping,
+        RouteError::Malformed(_) => Fault::MalformedAddress,
+        RouteError::Forbidden { .. } => Fault::ForbiddenAddress,
     }
 }
 

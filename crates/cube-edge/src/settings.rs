@@ -1,7 +1,7 @@
 //! What the request path is told by the configuration. One value, swapped as a whole on reload; a
 //! request keeps the one it began with.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,8 @@ use crate::trust::Trust;
 pub struct Settings {
     /// `node_ip`; `None`: the local address of each accepted connection.
     pub node_ip: Option<IpAddr>,
+    /// `listen.http`, `listen.https`, `listen.grpc`: where clients connect, for `explain`.
+    pub listens: Vec<SocketAddr>,
     /// `routing.domains` and the dialect's client-id suffix.
     pub rules: Rules,
     /// `routing.trusted_proxies`.

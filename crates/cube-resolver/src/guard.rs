@@ -1,6 +1,7 @@
 //! What may never be dialled, whatever a record says (metadata.md "Route").
 
 use std::collections::HashSet;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -63,6 +64,56 @@ pub enum Dial {
     Node,
     /// SandboxIP and the container port.
     Sandbox,
+}
+
+/// Why the guard refuses an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Where clouds give credentials away.
+    Metadata,
+    /// `0.0.0.0/8` or `::`.
+    Unspecified,
+    /// This proxy's own.
+    OwnSocket,
+    /// A port outside `upstream.host_ports`.
+    HostPort,
+    /// Not in the list.
+    Unlisted,
+    /// An address of this machine as SandboxIP, without a list.
+    Interface,
+    /// Loopback, link-local, multicast or broadcast, without a list.
+    Special,
+}
+
+impl Refusal {
+    /// The key of the configuration that decides; `None`: none allows it.
+    #[must_use]
+    pub fn key(self) -> Option<&'static str> {
+        match self {
+            Refusal::Metadata | Refusal::Unspecified | Refusal::OwnSocket => None,
+            Refusal::HostPort => Some("upstream.host_ports"),
+            Refusal::Unlisted | Refusal::Interface | Refusal::Special => Some("upstream.cidrs"),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::Metadata => "a cloud metadata address, which no key allows",
+            Refusal::Unspecified => "it stands for this machine itself, which no key allows",
+            Refusal::OwnSocket => "this proxy listens there itself, which no key allows",
+            Refusal::HostPort => "the port is outside upstream.host_ports",
+            Refusal::Unlisted => "it is in no network of upstream.cidrs",
+            Refusal::Interface => {
+                "an address of this machine is no sandbox while upstream.cidrs is null; a list there may allow it"
+            }
+            Refusal::Special => {
+                "loopback, link-local and multicast are refused while upstream.cidrs is null; a list there may \
+                 allow it"
+            }
+        })
+    }
 }
 
 /// The address guard.
@@ -129,30 +180,48 @@ impl AddressGuard {
     /// Whether `address` may be dialled.
     #[must_use]
     pub fn check(&self, address: SocketAddr, dial: Dial) -> bool {
+        self.refusal(address, dial).is_none()
+    }
+
+    /// Why `address` may not be dialled; `None`: it may.
+    #[must_use]
+    pub fn refusal(&self, address: SocketAddr, dial: Dial) -> Option<Refusal> {
         let address = canonical(address);
         let ip = address.ip();
-        // The unspecified address reaches this host's loopback, our own sockets among it, so no
-        // list allows it.
-        let reserved = |ip: IpAddr| {
-            METADATA_ADDRESSES.contains(&ip)
-                || zero_net(ip)
-                || self.is_own_socket(SocketAddr::new(ip, address.port()))
-        };
         let embedded = embedded_ipv4(ip);
-        let mut reached = embedded.into_iter().flatten().chain([ip]);
-        if reached.clone().any(reserved) {
-            return false;
+        let reached = || embedded.into_iter().flatten().chain([ip]);
+        if reached().any(|ip| METADATA_ADDRESSES.contains(&ip)) {
+            return Some(Refusal::Metadata);
+        }
+        // It reaches this host's loopback, our own sockets among it, so no list allows it.
+        if reached().any(zero_net) {
+            return Some(Refusal::Unspecified);
+        }
+        if reached().any(|ip| self.is_own_socket(SocketAddr::new(ip, address.port()))) {
+            return Some(Refusal::OwnSocket);
         }
         if dial == Dial::Node && !self.host_ports.contains(&address.port()) {
-            return false;
+            return Some(Refusal::HostPort);
         }
         match &self.cidrs {
             // Who lists a translator's prefix means the addresses in it.
-            Some(allowed) => allowed.iter().any(|net| net.contains(&ip)),
-            None => {
-                !reached.any(|ip| never(ip) || dial == Dial::Sandbox && self.interfaces.load().contains(&ip))
+            Some(allowed) => (!allowed.iter().any(|net| net.contains(&ip))).then_some(Refusal::Unlisted),
+            None if dial == Dial::Sandbox && reached().any(|ip| self.interfaces.load().contains(&ip)) => {
+                Some(Refusal::Interface)
             }
+            None => reached().any(never).then_some(Refusal::Special),
         }
+    }
+
+    /// Whether a client can connect to one of `sockets` of this machine at the address `ip`.
+    #[must_use]
+    pub fn reached_at(&self, ip: IpAddr, sockets: &[SocketAddr]) -> bool {
+        let ip = ip.to_canonical();
+        sockets.iter().map(|socket| canonical(*socket).ip()).any(|bound| match bound {
+            IpAddr::V4(all) if all.is_unspecified() => ip.is_ipv4() && self.is_here(ip),
+            IpAddr::V6(all) if all.is_unspecified() => self.is_here(ip),
+            bound => bound == ip,
+        })
     }
 
     /// A socket bound to all addresses is reached by every address of this machine.
@@ -393,6 +462,42 @@ mod tests {
             assert!(!guard.check(address, Dial::Node) && !guard.check(address, Dial::Sandbox), "{address}");
         }
         assert!(guard.check("127.0.0.1:8083".parse().unwrap(), Dial::Node));
+    }
+
+    #[test]
+    fn a_refusal_says_why_and_which_key_decides() {
+        let own =
+            AddressGuard::new(nets(&["10.0.0.0/8"]), 1024..=65535, vec!["10.0.0.5:8081".parse().unwrap()]);
+        own.interfaces.store(Arc::new(HashSet::from(["10.0.0.5".parse().unwrap()])));
+        let cidrs = Some("upstream.cidrs");
+        for (guard, address, dial, why, key) in [
+            (&guard(), "169.254.169.254:8080", Dial::Node, Refusal::Metadata, None),
+            (&guard(), "0.0.0.0:8080", Dial::Node, Refusal::Unspecified, None),
+            (&own, "10.0.0.5:8081", Dial::Node, Refusal::OwnSocket, None),
+            (&own, "10.0.0.6:22", Dial::Node, Refusal::HostPort, Some("upstream.host_ports")),
+            (&own, "192.168.0.1:8080", Dial::Sandbox, Refusal::Unlisted, cidrs),
+            (&guard(), "127.0.0.1:8080", Dial::Node, Refusal::Special, cidrs),
+        ] {
+            let refusal = guard.refusal(address.parse().unwrap(), dial).unwrap();
+            assert_eq!((refusal, refusal.key()), (why, key), "{address}");
+            assert!(key.is_none_or(|key| refusal.to_string().contains(key)), "{refusal}");
+        }
+        assert_eq!(own.refusal("10.0.0.6:8080".parse().unwrap(), Dial::Node), None);
+    }
+
+    #[test]
+    fn clients_connect_where_a_socket_of_this_machine_is() {
+        let guard = guard();
+        guard
+            .interfaces
+            .store(Arc::new(HashSet::from(["10.0.0.5".parse().unwrap(), "fd00::5".parse().unwrap()])));
+        let reached =
+            |ip: &str, socket: &str| guard.reached_at(ip.parse().unwrap(), &[socket.parse().unwrap()]);
+        assert!(reached("10.0.0.5", "0.0.0.0:8081") && reached("10.0.0.5", "[::]:8081"));
+        assert!(reached("::ffff:10.0.0.5", "0.0.0.0:8081") && reached("127.0.0.1", "0.0.0.0:8081"));
+        assert!(reached("fd00::5", "[::]:8081") && !reached("fd00::5", "0.0.0.0:8081"));
+        assert!(!reached("10.0.0.6", "0.0.0.0:8081"), "another machine's");
+        assert!(reached("10.0.0.5", "10.0.0.5:8081") && !reached("127.0.0.1", "10.0.0.5:8081"));
     }
 
     #[test]

@@ -26,7 +26,7 @@ mod scripted;
 mod tests;
 
 pub use entry::{Entry, Generation, Inspection, Lookup, Revision};
-pub use guard::{AddressGuard, Dial};
+pub use guard::{AddressGuard, Dial, Refusal};
 pub use resolver::Resolver;
 pub use revoke::Revocation;
 pub use route::{Route, RouteError, route};

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use cube_metadata::{Field, SandboxRecord};
+use cube_metadata::{Field, Oddity, SandboxRecord};
 use cube_route::Port;
 
-use crate::guard::{AddressGuard, Dial};
+use crate::guard::{AddressGuard, Dial, Refusal};
 
 /// Where a request goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,15 +27,20 @@ pub enum RouteError {
     /// `310507`; a local sandbox needs it.
     #[error("the record has no SandboxIP")]
     NoSandboxIp,
-    /// `310507`; the port is not mapped on the node.
-    #[error("the record has no mapping for the port")]
-    NoMapping,
+    /// `310507`; this container port is not mapped on the node.
+    #[error("the record maps no port of the node to container port {0}")]
+    NoMapping(Port),
     /// `310508`: a field that this request needs is not what it should be.
-    #[error("a field of the record is malformed")]
-    Malformed,
+    #[error("{0}")]
+    Malformed(Oddity),
     /// `310508`: the address guard refuses it.
-    #[error("the address may not be dialled")]
-    Forbidden,
+    #[error("{address} may not be dialled: {why}")]
+    Forbidden {
+        /// What would have been dialled.
+        address: SocketAddr,
+        /// Why not.
+        why: Refusal,
+    },
 }
 
 /// The route of a request for `port`, seen from the node `node_ip`.
@@ -48,26 +53,27 @@ pub fn route(
     node_ip: IpAddr,
     guard: &AddressGuard,
 ) -> Result<Route, RouteError> {
-    let node = needed(record.host_ip, RouteError::NoHostIp)?.to_canonical();
+    let node = needed(record.host_ip, RouteError::NoHostIp, Oddity::HostIp)?.to_canonical();
     let local = node == node_ip.to_canonical();
     let (address, dial) = if local {
-        let ip = needed(record.sandbox_ip, RouteError::NoSandboxIp)?;
+        let ip = needed(record.sandbox_ip, RouteError::NoSandboxIp, Oddity::SandboxIp)?;
         (SocketAddr::new(ip.to_canonical(), port.get()), Dial::Sandbox)
     } else {
-        let mapped = needed(record.host_port(port), RouteError::NoMapping)?;
+        let mapped = record.host_port(port);
+        let mapped = needed(mapped, RouteError::NoMapping(port), Oddity::HostPort(port))?;
         (SocketAddr::new(node, mapped.get()), Dial::Node)
     };
-    if !guard.check(address, dial) {
-        return Err(RouteError::Forbidden);
+    if let Some(why) = guard.refusal(address, dial) {
+        return Err(RouteError::Forbidden { address, why });
     }
     Ok(Route { address, node, local })
 }
 
-fn needed<T>(field: Field<T>, missing: RouteError) -> Result<T, RouteError> {
+fn needed<T>(field: Field<T>, missing: RouteError, malformed: Oddity) -> Result<T, RouteError> {
     match field {
         Field::Value(value) => Ok(value),
         Field::Missing => Err(missing),
-        Field::Malformed => Err(RouteError::Malformed),
+        Field::Malformed => Err(RouteError::Malformed(malformed)),
     }
 }
 
@@ -106,18 +112,25 @@ mod tests {
     #[test]
     fn what_is_missing_is_told_from_what_is_malformed() {
         let (here, there) = (("HostIP", HERE), ("HostIP", "10.0.0.2"));
+        let port = Port::new(8080).unwrap();
         assert_eq!(of(&[("8080", "49983")]), Err(RouteError::NoHostIp));
-        assert_eq!(of(&[("HostIP", "localhost")]), Err(RouteError::Malformed));
+        assert_eq!(of(&[("HostIP", "localhost")]), Err(RouteError::Malformed(Oddity::HostIp)));
         assert_eq!(of(&[here, ("8080", "49983")]), Err(RouteError::NoSandboxIp));
-        assert_eq!(of(&[here, ("SandboxIP", "fe80:::1")]), Err(RouteError::Malformed));
-        assert_eq!(of(&[there, ("8081", "49983")]), Err(RouteError::NoMapping));
-        assert_eq!(of(&[there, ("8080", "0")]), Err(RouteError::Malformed));
+        assert_eq!(of(&[here, ("SandboxIP", "fe80:::1")]), Err(RouteError::Malformed(Oddity::SandboxIp)));
+        assert_eq!(of(&[there, ("8081", "49983")]), Err(RouteError::NoMapping(port)));
+        assert_eq!(of(&[there, ("8080", "0")]), Err(RouteError::Malformed(Oddity::HostPort(port))));
     }
 
     #[test]
-    fn a_refused_address_gives_no_route() {
-        assert_eq!(of(&[("HostIP", "127.0.0.1"), ("8080", "49983")]), Err(RouteError::Forbidden));
-        assert_eq!(of(&[("HostIP", "10.0.0.2"), ("8080", "22")]), Err(RouteError::Forbidden));
-        assert_eq!(of(&[("HostIP", HERE), ("SandboxIP", "169.254.169.254")]), Err(RouteError::Forbidden));
+    fn a_refused_address_gives_no_route_and_is_named() {
+        for (fields, address, why) in [
+            ([("HostIP", "127.0.0.1"), ("8080", "49983")], "127.0.0.1:49983", Refusal::Special),
+            ([("HostIP", "10.0.0.2"), ("8080", "22")], "10.0.0.2:22", Refusal::HostPort),
+            ([("HostIP", HERE), ("SandboxIP", "169.254.169.254")], "169.254.169.254:8080", Refusal::Metadata),
+        ] {
+            let error = of(&fields).unwrap_err();
+            assert_eq!(error, RouteError::Forbidden { address: address.parse().unwrap(), why });
+            assert!(error.to_string().starts_with(address), "{error}");
+        }
     }
 }

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use cube_lifecycle::Outlook;
-use cube_metadata::Access;
-use cube_resolver::{Entry, Lookup, Route, TokenVerdict};
+use cube_metadata::{Access, Field};
+use cube_resolver::{Entry, Lookup, Route, RouteError, TokenVerdict};
 use cube_route::{Listener, Port, RequestHead, Target, envd_control_route};
 use http::{Method, Version, header};
 use serde_json::{Map, Value, json};
@@ -32,6 +32,56 @@ pub(crate) struct Explanation {
 enum End {
     Sandbox { target: Target, route: Route, host: String, path: String, after: Option<&'static str> },
     ControlPlane { address: String },
+}
+
+/// As what node a request is judged. Without `node_ip` that is the local address of its connection,
+/// which a question does not have: it is assumed, and said.
+struct SeenFrom {
+    node_ip: IpAddr,
+    /// The address of this machine that the client is taken to connect to.
+    assumed: Option<IpAddr>,
+    /// Whether another one would make the route another.
+    matters: bool,
+}
+
+/// No connection's local address, so that every sandbox is another node's.
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+impl SeenFrom {
+    /// `node_ip` where it is set. Else the address in the URL, where clients reach this proxy there;
+    /// else HostIP, where they do: a client that comes to the node of the sandbox. Where HostIP is no
+    /// address of this machine, every request goes to another node, and nothing is assumed.
+    fn of(settings: &Settings, question: &Question, entry: &Entry) -> Self {
+        if let Some(node_ip) = settings.node_ip {
+            return Self { node_ip, assumed: None, matters: false };
+        }
+        let reached = |ip: &IpAddr| settings.guard.reached_at(*ip, &settings.listens);
+        let host_ip = match entry.record.host_ip {
+            Field::Value(ip) => Some(ip).filter(reached),
+            Field::Missing | Field::Malformed => None,
+        };
+        let assumed = question.connects_to.filter(reached).or(host_ip).filter(|_| host_ip.is_some());
+        Self {
+            node_ip: assumed.unwrap_or(ELSEWHERE),
+            assumed,
+            matters: assumed.is_some() && assumed == host_ip,
+        }
+    }
+
+    /// The assumption in words. `otherwise`: what a client gets that connects to another address.
+    fn says(&self, otherwise: impl FnOnce() -> String) -> String {
+        match self.assumed {
+            Some(address) if self.matters => format!(
+                " (node_ip is null; assumed: the client connects to {address}. Through another address of this \
+                 machine it is {})",
+                otherwise()
+            ),
+            Some(address) => {
+                format!(" (node_ip is null; the client connects to {address}, which is not HostIP)")
+            }
+            None => String::new(),
+        }
+    }
 }
 
 impl Explanation {
@@ -89,7 +139,7 @@ impl Explanation {
             self.step("limits", true, format!("{running} of {limit} requests run to the sandbox"), values);
         }
         let after = self.gate(shared, question, &target)?;
-        let route = self.route(settings, &target, &entry)?;
+        let route = self.route(settings, question, &target, &entry)?;
         self.breaker(shared, &route)?;
         let host = match judge::masked_host(&entry, target.port)? {
             Some(masked) => crate::edge::header_text(&masked).to_owned(),
@@ -268,22 +318,41 @@ impl Explanation {
         }
     }
 
-    fn route(&mut self, settings: &Settings, target: &Target, entry: &Entry) -> Result<Route, Fault> {
-        // Without node_ip each connection's local address decides; there is none here.
-        let node_ip = settings.node_ip.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        match cube_resolver::route(&entry.record, target.port, node_ip, &settings.guard) {
+    fn route(
+        &mut self,
+        settings: &Settings,
+        question: &Question,
+        target: &Target,
+        entry: &Entry,
+    ) -> Result<Route, Fault> {
+        let seen = SeenFrom::of(settings, question, entry);
+        let from = |node_ip| cube_resolver::route(&entry.record, target.port, node_ip, &settings.guard);
+        match from(seen.node_ip) {
             Ok(route) => {
                 let place = if route.local { "this node" } else { "node" };
-                let hint = if settings.node_ip.is_none() { " (node_ip is not set)" } else { "" };
-                let says = format!("{} on {place} {}{hint}", route.address, route.node);
+                let assumed = seen.says(|| match from(ELSEWHERE) {
+                    Ok(route) => route.address.to_string(),
+                    Err(error) => format!("none: {error}"),
+                });
+                let says = format!("{} on {place} {}{assumed}", route.address, route.node);
                 let values = json!({
                     "address": route.address.to_string(), "node": route.node.to_string(), "local": route.local,
+                    "connected_to": seen.assumed.map(|address| address.to_string()),
                 });
                 self.step("route", true, says, values);
                 Ok(route)
             }
             Err(error) => {
-                Err(self.stop("route", error.to_string(), Value::Null, judge::fault_of_route(error)))
+                let values = match error {
+                    RouteError::Forbidden { address, why } => {
+                        json!({ "address": address.to_string(), "key": why.key() })
+                    }
+                    _ => Value::Null,
+                };
+                let fault = judge::fault_of_route(error);
+                let assumed =
+                    seen.says(|| from(ELSEWHERE).map_or_else(|e| e.to_string(), |r| r.address.to_string()));
+                Err(self.stop("route", format!("{error}{assumed}"), values, fault))
             }
         }
     }

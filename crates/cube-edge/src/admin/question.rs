@@ -1,5 +1,7 @@
 //! The request that `explain` is asked about.
 
+use std::net::{IpAddr, SocketAddr};
+
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use percent_encoding::percent_decode_str;
 
@@ -10,6 +12,8 @@ pub struct Question {
     /// Path and query.
     pub(super) target: String,
     pub(super) headers: HeaderMap,
+    /// The address that the client connects to, where the URL names one.
+    pub(super) connects_to: Option<IpAddr>,
 }
 
 /// Why a question cannot be understood.
@@ -52,6 +56,7 @@ impl Question {
         if authority.is_empty() {
             return Err(QuestionError::Url);
         }
+        let connects_to = connects_to(authority);
         let mut map = HeaderMap::new();
         for line in headers {
             let (name, value) = line.split_once(':').ok_or(QuestionError::Header)?;
@@ -60,7 +65,7 @@ impl Question {
             map.try_append(name, value).map_err(|_| QuestionError::Header)?;
         }
         map.entry(header::HOST).or_insert(host);
-        Ok(Self { method: Method::GET, target: format!("{slash}{target}"), headers: map })
+        Ok(Self { method: Method::GET, target: format!("{slash}{target}"), headers: map, connects_to })
     }
 
     /// The same with another method.
@@ -100,6 +105,13 @@ impl Question {
     }
 }
 
+/// The address in `address`, `address:port` or `[address]:port`.
+fn connects_to(authority: &str) -> Option<IpAddr> {
+    let bare = authority.trim_start_matches('[').trim_end_matches(']').parse().ok();
+    let address = bare.or_else(|| Some(authority.parse::<SocketAddr>().ok()?.ip()));
+    address.map(|address| address.to_canonical())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +132,16 @@ mod tests {
         for url in ["", "ftp://a.test/", "http://", "http:///a", "/a", "http://a\nb/"] {
             assert_eq!(Question::new(url, []).unwrap_err(), QuestionError::Url, "{url:?}");
         }
+    }
+
+    #[test]
+    fn an_address_in_the_url_is_what_the_client_connects_to() {
+        let of = |url: &str| Question::new(url, ["Host: 8080-abc.cube.test"]).unwrap().connects_to;
+        assert_eq!(of("http://10.0.0.1:8081/"), Some([10, 0, 0, 1].into()));
+        assert_eq!(of("http://10.0.0.1/"), Some([10, 0, 0, 1].into()));
+        assert_eq!(of("http://[::ffff:10.0.0.1]:8081/"), Some([10, 0, 0, 1].into()));
+        assert_eq!(of("http://[::1]/"), Some(std::net::Ipv6Addr::LOCALHOST.into()));
+        assert_eq!(of("http://8080-abc.cube.test:8081/"), None);
     }
 
     #[test]

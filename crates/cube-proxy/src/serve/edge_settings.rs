@@ -22,6 +22,11 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
     let upstream = &config.upstream;
     Ok(Settings {
         node_ip: config.node_ip,
+        listens: [&config.listen.http, &config.listen.https, &config.listen.grpc]
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect(),
         rules: config.rules().map_err(|error| StartError::Engine(format!("routing.domains: {error}")))?,
         trusted_proxies: config.routing.trusted_proxies.clone(),
         forward_credentials: config.routing.forward_credentials,

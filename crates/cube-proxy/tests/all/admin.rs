@@ -227,3 +227,51 @@ async fn a_request_is_explained_step_by_step_and_nothing_comes_of_it() {
     assert_eq!((&told["source"], &told["answer"]["after"]), (&json!("store"), &Value::Null));
     assert_eq!(told["answer"]["address"], origin.address().to_string());
 }
+
+#[tokio::test]
+async fn without_node_ip_a_request_is_explained_as_it_is_routed() {
+    let env = own(json!({ "node_ip": null })).await;
+    let origin = Origin::echo().await;
+    let (inside, port) = (origin.address().ip().to_string(), origin.address().port());
+    // Its node is the address that clients of this proxy connect to, so that it is dialled itself.
+    let here = env.proxy.http().ip().to_string();
+    let local = env.sandbox(&origin).field("HostIP", &here).field("SandboxIP", &inside).without("8080").await;
+    let local = local.at_port(port);
+    let url = format!("http://{}/", local.host());
+    env.get(&local, "/").await.passed(200);
+    let explained = |url: &str| {
+        let (code, text) = run(&env, &["explain"], &["--json", url]);
+        assert_eq!(code, Some(0), "{text}");
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    let told = explained(&url);
+    assert_eq!(told["answer"]["address"], origin.address().to_string(), "{told}");
+    let route = told["steps"].as_array().unwrap().iter().find(|step| step["step"] == "route").unwrap();
+    assert_eq!((&route["local"], &route["connected_to"]), (&json!(true), &json!(here)), "{route}");
+    let says = route["says"].as_str().unwrap();
+    assert!(says.contains("node_ip is null") && says.contains(&format!("connects to {here}")), "{says}");
+    // Another node: nothing has to be assumed.
+    let there = env.sandbox(&origin).field("HostIP", "127.0.0.9").await;
+    let told = explained(&format!("http://{}/", there.host()));
+    assert_eq!(told["answer"]["address"], format!("127.0.0.9:{port}"), "{told}");
+    assert!(!told.to_string().contains("node_ip"), "{told}");
+    // What may not be dialled is named, with the key that decides.
+    let wrong = env.sandbox(&origin).field("HostIP", "192.0.2.7").await;
+    let told = explained(&format!("http://{}/", wrong.host()));
+    let route = told["steps"].as_array().unwrap().last().unwrap();
+    assert_eq!(route["key"], "upstream.cidrs", "{route}");
+    assert!(route["says"].as_str().unwrap().starts_with("192.0.2.7:"), "{route}");
+    assert_eq!(told["answer"]["retcode"], 310_508);
+
+    // No proxy runs: the same, and the last line says what is taken for the proxy's.
+    env.proxy.terminate();
+    env.proxy.terminate();
+    env.proxy.ended().await;
+    let told = explained(&url);
+    assert_eq!(
+        (&told["source"], &told["answer"]["address"]),
+        (&json!("store"), &json!(origin.address().to_string()))
+    );
+    let (_, text) = run(&env, &["explain"], &[&url]);
+    assert!(text.contains("as the store says and this machine is"), "{text}");
+}
