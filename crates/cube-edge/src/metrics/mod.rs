@@ -2,12 +2,12 @@
 //! is a few atomic additions.
 
 mod class;
+mod process;
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use prometheus::core::Collector;
-use prometheus::process_collector::ProcessCollector;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     exponential_buckets,
@@ -126,7 +126,7 @@ impl EdgeMetrics {
         )?;
         let build = make.gauges("build_info", "The version that runs; always 1.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        registry.register(Box::new(ProcessCollector::for_self()))?;
+        registry.register(Box::new(process::Process::new()?))?;
 
         let cells = Retcode::LABELS * Reason::ALL.len() * FormClass::ALL.len();
         Ok(Self {
