@@ -9,21 +9,50 @@ use ipnet::IpNet;
 
 use super::path::KeyPath;
 use super::scalar::{SecretText, Span};
-use super::source::Fault;
+use super::source::{Broken, Fault};
 use super::types::Secret;
+
+/// Which sections' files are read: those that a command uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// All, as the proxy does.
+    All,
+    /// Those of these sections.
+    Only(&'static [&'static str]),
+}
 
 /// Faults and warnings found so far. A reader answers something usable after a fault, so that
 /// one run finds all of them; what it answers is then thrown away.
 pub(super) struct Check<'a> {
     /// Relative paths begin here: the directory of the configuration file.
     pub(super) base: &'a Path,
+    pub(super) reads: Reads,
+    /// What could not be read: defaults stand in for it.
+    pub(super) broken: &'a Broken,
     pub(super) faults: Vec<Fault>,
     pub(super) warnings: Vec<String>,
 }
 
 impl Check<'_> {
     pub(super) fn fault(&mut self, key: &str, message: impl Into<String>) {
-        self.faults.push((KeyPath::dotted(key), message.into()));
+        let key = KeyPath::dotted(key);
+        if !self.broken.hides(&key) {
+            self.faults.push((self.broken.as_written(&key), message.into()));
+        }
+    }
+
+    /// Whether these keys, and what is in them, say what the file says: what hangs on another value
+    /// than the author's would be no fault of theirs.
+    pub(super) fn sound(&self, keys: &[&str]) -> bool {
+        keys.iter().all(|key| self.broken.spares(&KeyPath::dotted(key)))
+    }
+
+    /// Whether the files that `key` names are read.
+    pub(super) fn reads(&self, key: &str) -> bool {
+        match self.reads {
+            Reads::All => true,
+            Reads::Only(sections) => sections.contains(&key.split('.').next().unwrap_or(key)),
+        }
     }
 
     pub(super) fn require(&mut self, key: &str, holds: bool, message: &str) {
@@ -63,16 +92,18 @@ impl Check<'_> {
     }
 
     pub(super) fn networks(&mut self, key: &str, list: &[String]) -> Vec<IpNet> {
-        let read = |text: &String| {
-            text.parse::<IpNet>()
-                .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
-                .ok()
-                .map(|net| net.trunc())
-        };
+        let read =
+            |text: &String| text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok();
         let mut networks = Vec::with_capacity(list.len());
         for (at, text) in list.iter().enumerate() {
-            match read(text) {
-                Some(network) => networks.push(network),
+            match read(text).map(canonical) {
+                Some(Some(network)) => networks.push(network),
+                Some(None) => self.fault(
+                    &format!("{key}[{at}]"),
+                    format!(
+                        "{text:?} is no network: an IPv4 address in IPv6 has 96 bits before it; write it as IPv4"
+                    ),
+                ),
                 None => self.fault(
                     &format!("{key}[{at}]"),
                     format!("{text:?} is no network such as 10.0.0.0/8, fd00::/8 or a single address"),
@@ -140,6 +171,9 @@ impl Check<'_> {
 
     /// The text of a file without its last line end.
     pub(super) fn secret_file(&mut self, key: &str, file: &str) -> Option<Secret> {
+        if !self.reads(key) {
+            return None;
+        }
         let path = self.path(file);
         match std::fs::read_to_string(&path) {
             Ok(text) => {
@@ -160,10 +194,27 @@ impl Check<'_> {
     }
 
     pub(super) fn readable(&mut self, key: &str, path: &Path) {
-        if let Err(error) = std::fs::File::open(path) {
+        if self.reads(key)
+            && let Err(error) = std::fs::File::open(path)
+        {
             self.fault(key, format!("{}: {error}", path.display()));
         }
     }
+}
+
+/// The network that addresses are looked for in, which are IPv4 ones where IPv4 is mapped into IPv6:
+/// `::ffff:10.0.0.0/104` is `10.0.0.0/8`. `None` for an IPv4-mapped address whose prefix ends before
+/// the IPv4 part.
+fn canonical(network: IpNet) -> Option<IpNet> {
+    let mapped = match network {
+        IpNet::V6(v6) => v6.addr().to_ipv4_mapped().map(|v4| (v4, v6.prefix_len())),
+        IpNet::V4(_) => None,
+    };
+    let network = match mapped {
+        Some((v4, length)) => IpNet::new(v4.into(), length.checked_sub(96)?).ok()?,
+        None => network,
+    };
+    Some(network.trunc())
 }
 
 /// Whether the authority is the host alone, or has a port after it that there can be: the parser

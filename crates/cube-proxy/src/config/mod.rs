@@ -24,6 +24,8 @@ mod tests;
 
 use std::path::Path;
 
+use check::Reads;
+
 pub use error::{ConfigError, Origin, Problem};
 pub use keys::{KEYS, Key, Takes};
 pub use resolve::Machine;
@@ -45,13 +47,31 @@ pub fn duration(text: &str) -> Option<std::time::Duration> {
     scalar::Span::parse(text)
 }
 
-/// Reads the file at `path`, with the overrides of `environment`.
+/// Reads the file at `path`, with the overrides of `environment`, for a proxy that is to serve.
 ///
 /// Relative paths in it begin at its own directory.
 ///
 /// # Errors
 /// [`ConfigError`] when it cannot be read or does not hold.
 pub fn load(path: &Path, environment: &Environment) -> Result<Loaded, ConfigError> {
+    load_reading(path, environment, Reads::All)
+}
+
+/// As [`load`], for a command that uses no more than some `sections`: what other sections name (keys
+/// of certificates, tokens, stores) is not looked at, and whoever runs the command need not be
+/// allowed to. Secrets of those sections are `None`.
+///
+/// # Errors
+/// [`ConfigError`] when it cannot be read or does not hold.
+pub fn load_for(
+    path: &Path,
+    environment: &Environment,
+    sections: &'static [&'static str],
+) -> Result<Loaded, ConfigError> {
+    load_reading(path, environment, Reads::Only(sections))
+}
+
+fn load_reading(path: &Path, environment: &Environment, reads: Reads) -> Result<Loaded, ConfigError> {
     let name = path.display().to_string();
     let unreadable = |message: String| {
         let problem = Problem { origin: Origin::File(None), key: String::new(), message };
@@ -60,7 +80,7 @@ pub fn load(path: &Path, environment: &Environment) -> Result<Loaded, ConfigErro
     let bytes = std::fs::read(path).map_err(|error| unreadable(format!("cannot be read: {error}")))?;
     let text = String::from_utf8(bytes).map_err(|_| unreadable("is not UTF-8".to_owned()))?;
     let base = path.parent().unwrap_or(Path::new(""));
-    parse(text, &name, base, environment, &Machine::this())
+    parse_reading(text, &name, base, environment, &Machine::this(), reads)
 }
 
 /// Reads `text` as [`load`] does; `name` stands for the file in errors, relative paths begin at
@@ -75,10 +95,29 @@ pub fn parse(
     environment: &Environment,
     machine: &Machine,
 ) -> Result<Loaded, ConfigError> {
+    parse_reading(text, name, base, environment, machine, Reads::All)
+}
+
+fn parse_reading(
+    text: String,
+    name: &str,
+    base: &Path,
+    environment: &Environment,
+    machine: &Machine,
+    reads: Reads,
+) -> Result<Loaded, ConfigError> {
     let failed = |problems| ConfigError { file: name.to_owned(), problems };
-    let (file, source, mut warnings) = source::read(text, environment).map_err(failed)?;
-    let (config, more) =
-        resolve::resolve(file, base, machine).map_err(|faults| failed(source.place(faults)))?;
-    warnings.extend(more);
-    Ok(Loaded { config, warnings })
+    let source::Reading { file, source, mut warnings, mut faults, broken } =
+        source::read(text, environment).map_err(failed)?;
+    match resolve::resolve(file, base, machine, reads, &broken) {
+        Ok((config, more)) if faults.is_empty() => {
+            warnings.extend(more);
+            Ok(Loaded { config, warnings })
+        }
+        Ok(_) => Err(failed(source.place(faults))),
+        Err(more) => {
+            faults.extend(more);
+            Err(failed(source.place(faults)))
+        }
+    }
 }

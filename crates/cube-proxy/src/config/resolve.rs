@@ -6,10 +6,10 @@ use std::path::Path;
 use cube_edge::{Certificate, CertificateError, CertificateFiles, ResponseCacheSettings, Trust};
 use cube_route::ClientHost;
 
-use super::check::Check;
+use super::check::{Check, Reads};
 use super::file::{self, File};
 use super::path::KeyPath;
-use super::source::Fault;
+use super::source::{Broken, Fault};
 use super::types::*;
 
 /// What the engine can take, whatever is configured (docs/architecture.md).
@@ -45,13 +45,16 @@ impl Machine {
     }
 }
 
-/// Checks everything; a configuration with warnings, or everything that is wrong.
+/// Checks everything; a configuration with warnings, or everything that is wrong. `broken`: what
+/// could not be read.
 pub(super) fn resolve(
     file: File,
     base: &Path,
     machine: &Machine,
+    reads: Reads,
+    broken: &Broken,
 ) -> Result<(Config, Vec<String>), Vec<Fault>> {
-    let mut check = Check { base, faults: Vec::new(), warnings: Vec::new() };
+    let mut check = Check { base, reads, broken, faults: Vec::new(), warnings: Vec::new() };
     let c = &mut check;
     let dialect = match file.errors.dialect {
         file::Dialect::Cube => Dialect::Cube,
@@ -65,8 +68,11 @@ pub(super) fn resolve(
         address
     });
     let tls = tls(c, &file.tls);
+    // Where it cannot be read, that is what is wrong.
+    let named = file.admin.token_file.is_some();
     let admin = Admin { token: c.secret("admin.token", file.admin.token, file.admin.token_file.as_ref()) };
-    let listen = listen(c, &file.listen, !tls.certificates.is_empty(), &admin);
+    let guarded = named || admin.token.is_some() || !c.sound(&["admin"]);
+    let listen = listen(c, &file.listen, !tls.certificates.is_empty(), guarded);
     let upstream = upstream(c, &file.upstream, dialect);
     let limits = limits(c, &file.limits, dialect, upstream.pool_size, machine);
     let config = Config {
@@ -125,6 +131,10 @@ fn tls(c: &mut Check, file: &file::Tls) -> Tls {
     let mut certificates = Vec::with_capacity(file.certificates.len());
     for (at, pair) in file.certificates.iter().enumerate() {
         let pair = CertificateFiles { cert: c.path(&pair.cert), key: c.path(&pair.key) };
+        if !c.reads("tls") {
+            certificates.push(pair);
+            continue;
+        }
         match Certificate::read(&pair) {
             Ok(certificate) => {
                 if let Some(warning) = certificate.standing(std::time::SystemTime::now()).warning() {
@@ -141,7 +151,8 @@ fn tls(c: &mut Check, file: &file::Tls) -> Tls {
     Tls { certificates, reload_interval: c.some_time("tls.reload_interval", file.reload_interval) }
 }
 
-fn listen(c: &mut Check, file: &file::Listen, tls: bool, admin: &Admin) -> Listen {
+/// `guarded`: the admin API asks for a token.
+fn listen(c: &mut Check, file: &file::Listen, tls: bool, guarded: bool) -> Listen {
     let one =
         |c: &mut Check, key: &str, text: &Option<String>| text.as_ref().and_then(|text| c.address(key, text));
     let https = c.addresses("listen.https", &file.https);
@@ -153,11 +164,10 @@ fn listen(c: &mut Check, file: &file::Listen, tls: bool, admin: &Admin) -> Liste
         metrics: one(c, "listen.metrics", &file.metrics),
         health: one(c, "listen.health", &file.health),
     };
-    if file.http.is_empty() && file.grpc.is_empty() && listen.https.is_empty() {
+    if file.http.is_empty() && file.grpc.is_empty() && listen.https.is_empty() && c.sound(&["tls"]) {
         c.fault("listen", "no http, grpc or (with a certificate) https address: nothing to serve");
     }
-    if listen.admin.is_some_and(|address| !address.ip().to_canonical().is_loopback()) && admin.token.is_none()
-    {
+    if listen.admin.is_some_and(|address| !address.ip().to_canonical().is_loopback()) && !guarded {
         c.fault("listen.admin", "reachable from other machines, so it needs admin.token or admin.token_file");
     }
     let all: Vec<_> = listen.all().collect();
@@ -166,7 +176,7 @@ fn listen(c: &mut Check, file: &file::Listen, tls: bool, admin: &Admin) -> Liste
             address.port() == other.port()
                 && if option == other_option { address == other } else { overlap(address.ip(), other.ip()) }
         });
-        if let Some((other, at)) = taken {
+        if let Some((other, at)) = taken.filter(|(other, _)| c.sound(&[option, other])) {
             c.fault(option, format!("{address} is already taken by {other} ({at})"));
         }
     }
@@ -211,6 +221,9 @@ fn routing(c: &mut Check, file: file::Routing, dialect: Dialect) -> Routing {
 }
 
 fn control_plane(c: &mut Check, file: file::ControlPlane) -> Option<ControlPlane> {
+    if !c.sound(&["routing.control_plane"]) {
+        return None;
+    }
     let Some(url) = file.url else {
         c.require("routing.control_plane.hosts", file.hosts.is_empty(), "there is no url for these hosts");
         c.require("routing.control_plane.ca_file", file.ca_file.is_none(), "there is no url to verify");
@@ -245,6 +258,9 @@ fn trust(c: &mut Check, https: bool, ca_file: Option<&str>) -> Option<Trust> {
     if !https {
         c.fault(key, "only an https url has a certificate to verify");
         return None;
+    }
+    if !c.reads(key) {
+        return Some(Trust::system());
     }
     match Trust::from_file(&c.path(file)) {
         Ok(trust) => Some(trust),
@@ -304,7 +320,9 @@ fn store(c: &mut Check, file: file::Store, faulty_set: &str) -> Store {
         tracking: redis.tracking,
     };
     // What only the client can judge: the rest of the URL, the certificates in ca_file.
-    if !faulty_set.is_empty()
+    if c.reads("store")
+        && c.sound(&["store", "breaker.shared_set"])
+        && !faulty_set.is_empty()
         && c.faults.iter().all(|(path, _)| !KeyPath::dotted("store").holds(path))
         && let Err(error) = cube_metadata::RedisStore::check(&store.settings(faulty_set))
     {
@@ -320,7 +338,8 @@ fn store(c: &mut Check, file: file::Store, faulty_set: &str) -> Store {
 
 fn cache(c: &mut Check, file: &file::Cache) -> Cache {
     let ttl_min = c.some_time("cache.ttl_min", file.ttl_min);
-    c.require("cache.ttl_min", ttl_min <= file.ttl_max.0, "must not be longer than cache.ttl_max");
+    let ordered = ttl_min <= file.ttl_max.0 || !c.sound(&["cache.ttl_max"]);
+    c.require("cache.ttl_min", ordered, "must not be longer than cache.ttl_max");
     Cache {
         ttl_min,
         ttl_max: file.ttl_max.0,
@@ -366,7 +385,8 @@ fn registry(c: &mut Check, file: file::Registry, machine: &Machine) -> Option<Re
 
 fn breaker(c: &mut Check, file: file::Breaker) -> Breaker {
     let open_min = c.some_time("breaker.open_min", file.open_min);
-    c.require("breaker.open_min", open_min <= file.open_max.0, "must not be longer than breaker.open_max");
+    let ordered = open_min <= file.open_max.0 || !c.sound(&["breaker.open_max"]);
+    c.require("breaker.open_min", ordered, "must not be longer than breaker.open_max");
     c.require("breaker.shared_set", !file.shared_set.is_empty(), "must not be empty");
     Breaker {
         shared_set: file.shared_set,
@@ -444,7 +464,7 @@ fn limits(c: &mut Check, file: &file::Limits, dialect: Dialect, pool: usize, mac
 fn response_cache(c: &mut Check, file: &file::ResponseCache) -> Option<ResponseCacheSettings> {
     c.require(
         "response_cache.max_object",
-        file.max_object.0 <= file.memory.0,
+        file.max_object.0 <= file.memory.0 || !c.sound(&["response_cache.memory"]),
         "must not be larger than response_cache.memory",
     );
     let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);

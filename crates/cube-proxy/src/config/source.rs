@@ -74,31 +74,121 @@ impl Source {
     }
 }
 
+/// What was read, and what in it could not be: that is left out of `file`, so that the rest can be
+/// judged too.
+pub(super) struct Reading {
+    pub(super) file: File,
+    pub(super) source: Source,
+    pub(super) warnings: Vec<String>,
+    pub(super) faults: Vec<Fault>,
+    pub(super) broken: Broken,
+}
+
+/// What was left out because it could not be read.
+#[derive(Debug, Default)]
+pub(super) struct Broken {
+    /// Keys that have their defaults instead.
+    keys: Vec<KeyPath>,
+    /// Items that their lists lack, where they are written.
+    items: Vec<KeyPath>,
+}
+
+impl Broken {
+    /// Whether a fault of `key` would be about a default.
+    pub(super) fn hides(&self, key: &KeyPath) -> bool {
+        let above_an_item = self.items.iter().any(|item| item.0.len() > key.0.len() + 1 && key.holds(item));
+        above_an_item || self.keys.iter().any(|broken| key.holds(broken) || broken.holds(key))
+    }
+
+    /// Whether everything in `key` is what the author wrote.
+    pub(super) fn spares(&self, key: &KeyPath) -> bool {
+        !self.hides(key) && !self.items.iter().any(|item| key.holds(item))
+    }
+
+    /// The path in the file of what is at `path` now that items before it are gone.
+    pub(super) fn as_written(&self, path: &KeyPath) -> KeyPath {
+        let mut written = KeyPath::default();
+        for step in &path.0 {
+            let mut step = step.clone();
+            if let Step::Index(index) = &mut step {
+                let of_this_list = |item: &KeyPath| match item.0.split_last() {
+                    Some((Step::Index(gone), list)) if list == written.0 => Some(*gone),
+                    _ => None,
+                };
+                let mut gone: Vec<usize> = self.items.iter().filter_map(of_this_list).collect();
+                gone.sort_unstable();
+                for gone in gone {
+                    *index += usize::from(gone <= *index);
+                }
+            }
+            written.0.push(step);
+        }
+        written
+    }
+
+    fn add(&mut self, written: KeyPath) {
+        let items = matches!(written.0.last(), Some(Step::Index(_)));
+        if items { &mut self.items } else { &mut self.keys }.push(written);
+    }
+}
+
 /// Reads the file's text with the environment's overrides.
 ///
-/// Answers the values, their source, and warnings.
-pub(super) fn read(
-    text: String,
-    environment: &Environment,
-) -> Result<(File, Source, Vec<String>), Vec<Problem>> {
+/// # Errors
+/// Where the text is no YAML, or so far off that there is nothing to go on with.
+pub(super) fn read(text: String, environment: &Environment) -> Result<Reading, Vec<Problem>> {
     let mut source = Source { text, overrides: Vec::new() };
     let mut value = parse(&source.text)?;
     let known = serde_yaml::to_value(File::default()).unwrap_or_default();
     let mut faults = Vec::new();
     check_keys(&mut value, &known, &KeyPath::default(), &mut faults);
-    if !faults.is_empty() {
-        return Err(source.place(faults));
-    }
     let warnings = overrides(&mut value, &known, environment, &mut source.overrides, &mut faults);
-    if !faults.is_empty() {
-        return Err(source.place(faults));
+    // A key that does not exist hides nothing; an override that is no YAML left the file's value.
+    let mut broken = Broken::default();
+    match values(value, &mut faults, &mut broken) {
+        Some(file) => Ok(Reading { file, source, warnings, faults, broken }),
+        None => Err(source.place(faults)),
     }
-    match serde_path_to_error::deserialize::<_, File>(value) {
-        Ok(file) => Ok((file, source, warnings)),
-        Err(error) => {
-            let fault = (KeyPath::from(error.path()), plain(&error.inner().to_string()));
-            Err(source.place(vec![fault]))
+}
+
+/// The file's values, without those that are of the wrong kind.
+fn values(mut value: Value, faults: &mut Vec<Fault>, broken: &mut Broken) -> Option<File> {
+    loop {
+        let error = match serde_path_to_error::deserialize::<_, File>(value.clone()) {
+            Ok(file) => return Some(file),
+            Err(error) => error,
+        };
+        let path = KeyPath::from(error.path());
+        let found = at(&mut value, &path.0).cloned().unwrap_or_default();
+        let written = broken.as_written(&path);
+        faults.push((written.clone(), in_our_words(&error.inner().to_string(), &path, &found)));
+        broken.add(written);
+        // Each round takes something away, so that there is an end.
+        if !remove(&mut value, &path) {
+            return None;
         }
+    }
+}
+
+/// The value at the end of these steps.
+fn at<'a>(value: &'a mut Value, steps: &[Step]) -> Option<&'a mut Value> {
+    steps.iter().try_fold(value, |value, step| match (step, value) {
+        (Step::Key(key), Value::Mapping(mapping)) => mapping.get_mut(key.as_str()),
+        (Step::Index(index), Value::Sequence(list)) => list.get_mut(*index),
+        _ => None,
+    })
+}
+
+/// Takes away what is there; whether anything was.
+fn remove(value: &mut Value, path: &KeyPath) -> bool {
+    let Some((last, parents)) = path.0.split_last() else { return false };
+    match (last, at(value, parents)) {
+        (Step::Key(key), Some(Value::Mapping(mapping))) => mapping.remove(key.as_str()).is_some(),
+        (Step::Index(index), Some(Value::Sequence(list))) if *index < list.len() => {
+            list.remove(*index);
+            true
+        }
+        _ => false,
     }
 }
 
@@ -112,11 +202,18 @@ fn parse(text: &str) -> Result<Value, Vec<Problem>> {
             key: String::new(),
             message: "the file must be a mapping of sections, e.g. `listen:`".to_owned(),
         }]),
-        Err(error) => Err(vec![Problem {
-            origin: Origin::File(error.location().map(|place| (place.line(), place.column()))),
-            key: String::new(),
-            message: without_place(&error.to_string()),
-        }]),
+        Err(error) => {
+            let place = error.location().map(|place| (place.line(), place.column()));
+            let tab = place.and_then(|(line, _)| cube_metadata::tab_in_indentation(text, line));
+            Err(vec![Problem {
+                origin: Origin::File(tab.or(place)),
+                key: String::new(),
+                message: match tab {
+                    Some(_) => "a tab; YAML is indented with spaces".to_owned(),
+                    None => without_place(&error.to_string()),
+                },
+            }])
+        }
     }
 }
 
@@ -125,8 +222,15 @@ fn without_place(message: &str) -> String {
     message.split(" at line ").next().unwrap_or(message).to_owned()
 }
 
-/// A message in the words of the file rather than of the program.
-fn plain(message: &str) -> String {
+/// A message in the words of the file rather than of the program. `found`: what is there.
+fn in_our_words(message: &str, path: &KeyPath, found: &Value) -> String {
+    if message.contains("expected a sequence") {
+        let list = match found {
+            Value::String(text) if !is_secret(path) => as_list(text),
+            _ => "[one, another]".to_owned(),
+        };
+        return format!("must be a list, written {list}");
+    }
     message
         .replace("expected u32", "expected a whole number of at most 4294967295")
         .replace("expected u16", "expected a whole number of at most 65535")
@@ -134,7 +238,13 @@ fn plain(message: &str) -> String {
         .replace("missing field", "missing key")
 }
 
-/// Reports every key that the format does not have. A section with nothing in it is a default one.
+/// One text, or several between commas, as a list is written.
+fn as_list(text: &str) -> String {
+    let items: Vec<String> = text.split(',').map(|item| format!("{:?}", item.trim())).collect();
+    format!("[{}]", items.join(", "))
+}
+
+/// Reports every key that the format does not have, and takes it away. A section with nothing in it is a default one.
 fn check_keys(value: &mut Value, known: &Value, path: &KeyPath, faults: &mut Vec<Fault>) {
     let Value::Mapping(known) = known else { return };
     if value.is_null() {
@@ -142,22 +252,23 @@ fn check_keys(value: &mut Value, known: &Value, path: &KeyPath, faults: &mut Vec
     }
     let Value::Mapping(mapping) = value else {
         faults.push((path.clone(), "must be a section with keys of its own".to_owned()));
+        *value = Value::Mapping(Mapping::new());
         return;
     };
-    for (key, value) in mapping.iter_mut() {
+    mapping.retain(|key, value| {
         let Value::String(key) = key else {
             faults.push((path.clone(), "a key here is no text".to_owned()));
-            continue;
+            return false;
         };
         let path = path.key(key);
-        match known.get(key.as_str()) {
-            Some(known) => check_keys(value, known, &path, faults),
-            None => {
-                let names: Vec<&str> = known.keys().filter_map(Value::as_str).collect();
-                faults.push((path, format!("unknown key; known here: {}", names.join(", "))));
-            }
-        }
-    }
+        let Some(known) = known.get(key.as_str()) else {
+            let names: Vec<&str> = known.keys().filter_map(Value::as_str).collect();
+            faults.push((path, format!("unknown key; known here: {}", names.join(", "))));
+            return false;
+        };
+        check_keys(value, known, &path, faults);
+        true
+    });
 }
 
 /// Every key that holds a value of its own, by the name of its environment variable.
@@ -218,7 +329,18 @@ fn override_value(path: &KeyPath, raw: &OsStr) -> Result<Value, String> {
     }
     let value = serde_yaml::from_str::<Value>(raw);
     if !is_secret(path) {
-        return value.map_err(|error| format!("is not YAML: {}", without_place(&error.to_string())));
+        return value.map_err(|error| {
+            let why = without_place(&error.to_string());
+            // An IPv6 address, most likely.
+            let hint = match raw.starts_with('[') {
+                true => format!(
+                    "; text that begins with [ goes in quotes, {raw:?}, and in a list so: {}",
+                    as_list(raw)
+                ),
+                false => String::new(),
+            };
+            format!("is not YAML: {why}{hint}")
+        });
     }
     match value {
         Ok(Value::Null) if matches!(raw.trim(), "" | "null" | "~") => Ok(Value::Null),
@@ -254,11 +376,17 @@ mod tests {
     use super::*;
 
     fn problems(text: &str, environment: &[(&str, &str)]) -> Vec<Problem> {
-        read(text.to_owned(), &environment.iter().copied().collect()).map(|_| ()).unwrap_err()
+        match read(text.to_owned(), &environment.iter().copied().collect()) {
+            Ok(reading) => reading.source.place(reading.faults),
+            Err(problems) => problems,
+        }
     }
 
     fn file(text: &str, environment: &[(&str, &str)]) -> File {
-        read(text.to_owned(), &environment.iter().copied().collect()).unwrap().0
+        let reading = read(text.to_owned(), &environment.iter().copied().collect());
+        let Reading { file, faults, .. } = reading.map_err(|problems| format!("{problems:?}")).unwrap();
+        assert_eq!(faults, []);
+        file
     }
 
     fn place(line: usize, column: usize) -> Origin {
@@ -296,7 +424,7 @@ mod tests {
                 "65535",
             ),
             ("listen: 7\n", "listen", (1, 1), "section"),
-            ("listen:\n  http: 0.0.0.0:80\n", "listen.http", (2, 3), "sequence"),
+            ("listen:\n  http: 0.0.0.0:80\n", "listen.http", (2, 3), "[\"0.0.0.0:80\"]"),
             ("routing:\n  forward_credentials: \"yes\"\n", "routing.forward_credentials", (2, 3), "bool"),
             ("tls:\n  certificates: [{cert: a}]\n", "tls.certificates[0]", (2, 18), "missing key `key`"),
         ] {
@@ -318,6 +446,49 @@ mod tests {
         }
         let found = problems("drain: {}\nlimits:\n  body: 1\n  body: 2\n", &[]);
         assert!(found[0].message.contains("duplicate") && found[0].message.contains("body"), "{found:?}");
+    }
+
+    #[test]
+    fn items_are_named_where_they_are_written_although_others_are_left_out() {
+        let found = problems("traffic_token:\n  exempt_ports: [x, 1, 70000, 2, y]\n", &[]);
+        let keys: Vec<&str> = found.iter().map(|problem| problem.key.as_str()).collect();
+        assert_eq!(keys, [0, 2, 4].map(|at| format!("traffic_token.exempt_ports[{at}]")));
+    }
+
+    #[test]
+    fn everything_of_the_wrong_kind_is_told_at_once() {
+        let text = "limits:\n  headers: many\n  bodyy: 1\n  head: [1]\nlisten:\n  http: 1.2.3.4:80\n\
+                    tls:\n  certificates: [{cert: a}, {cert: b, key: c, x: d}]\nlog: loud\n";
+        let found = problems(text, &[("CUBE_PROXY_DRAIN__DELAY", "soon")]);
+        let keys: Vec<&str> = found.iter().map(|problem| problem.key.as_str()).collect();
+        let certificates = ["tls.certificates[0]", "tls.certificates[1].x"];
+        let want = ["limits.headers", "limits.bodyy", "limits.head", "listen.http"];
+        assert_eq!(keys, [&want[..], &certificates, &["log", "drain.delay"]].concat(), "{found:?}");
+    }
+
+    #[test]
+    fn a_list_is_told_as_it_is_written() {
+        for (raw, written) in [
+            ("127.0.0.1:8081", "must be a list, written [\"127.0.0.1:8081\"]"),
+            ("127.0.0.1:1, 127.0.0.1:2", "must be a list, written [\"127.0.0.1:1\", \"127.0.0.1:2\"]"),
+            ("8081", "must be a list, written [one, another]"),
+            ("[::]:8081", "in a list so: [\"[::]:8081\"]"),
+        ] {
+            let found = problems("", &[("CUBE_PROXY_LISTEN__HTTP", raw)]);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].message.contains(written), "{raw}: {found:?}");
+            assert_eq!(found[0].origin, Origin::Environment("CUBE_PROXY_LISTEN__HTTP".into()));
+        }
+    }
+
+    #[test]
+    fn a_tab_is_called_a_tab() {
+        for (text, at) in [("limits:\n\thead: 1\n", (2, 1)), ("limits:\n  head: 1KiB\n  \tbody: 1\n", (3, 3))]
+        {
+            let found = problems(text, &[]);
+            assert!(found[0].message.starts_with("a tab; "), "{found:?}");
+            assert_eq!(found[0].origin, place(at.0, at.1), "{text:?}");
+        }
     }
 
     #[test]
@@ -376,7 +547,8 @@ mod tests {
             [("CUBE_PROXY_PORT", "tcp://10.0.0.1:80"), ("CUBE_PROXY_LIMITS", "{}"), ("HOME", "/")]
                 .into_iter()
                 .collect();
-        let (file, _, warnings) = read(String::new(), &environment).map_err(|p| format!("{p:?}")).unwrap();
+        let Reading { file, warnings, .. } =
+            read(String::new(), &environment).map_err(|p| format!("{p:?}")).unwrap();
         assert_eq!(file, File::default());
         assert_eq!(warnings.len(), 2);
         assert!(warnings.iter().any(|warning| warning.contains("CUBE_PROXY_PORT ")), "{warnings:?}");

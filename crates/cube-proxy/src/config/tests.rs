@@ -112,6 +112,81 @@ fn all_problems_are_told_at_once_in_the_order_of_the_file() {
 }
 
 #[test]
+fn what_is_of_the_wrong_kind_does_not_hide_what_is_wrong_elsewhere() {
+    let text = "limits: {headers: many, bodyy: 1, h2_streams: 0}\nlisten: {http: 8081, metrics: here}\n\
+                routing: {trusted_proxies: [[], 10.0.0.0/8, nowhere]}\n\
+                traffic_token: {exempt_ports: [70000, 0]}\n";
+    let error = read(text).map(|_| ()).unwrap_err();
+    let keys: Vec<_> = error.problems.iter().map(|problem| problem.key.as_str()).collect();
+    let want = [
+        "limits.headers",
+        "limits.bodyy",
+        "limits.h2_streams",
+        "listen.http",
+        "listen.metrics",
+        "routing.trusted_proxies[0]",
+        "routing.trusted_proxies[2]",
+        "traffic_token.exempt_ports",
+        "traffic_token.exempt_ports[0]",
+    ];
+    assert_eq!(keys, want, "{error}");
+}
+
+#[test]
+fn what_cannot_be_read_is_no_reason_to_complain_of_others() {
+    for (text, key) in [
+        ("admin: {token: 7}\nlisten: {admin: \"192.0.2.1:8082\"}", "admin.token"),
+        ("listen: {http: 7, grpc: [\"127.0.0.1:8081\"]}", "listen.http"),
+        ("tls: {certificates: 7}\nlisten: {http: []}", "tls.certificates"),
+        ("routing: {control_plane: {url: [], hosts: [a]}}", "routing.control_plane.url"),
+        ("cache: {ttl_max: long, ttl_min: 900s}", "cache.ttl_max"),
+        ("store: {kind: fish, file: missing.yaml}", "store.kind"),
+        ("response_cache: {memory: much, max_object: 1GiB}", "response_cache.memory"),
+    ] {
+        let error = read(text).map(|_| ()).expect_err(text);
+        let keys: Vec<_> = error.problems.iter().map(|problem| problem.key.as_str()).collect();
+        assert_eq!(keys, [key], "{text}\n{error}");
+    }
+}
+
+#[test]
+fn networks_of_ipv4_in_ipv6_are_those_of_ipv4_in_every_list() {
+    for key in ["routing.trusted_proxies", "routing.envd_control_from", "upstream.cidrs"] {
+        let (section, name) = key.split_once('.').unwrap();
+        let list = |items: &str| format!("{section}: {{{name}: [{items}]}}");
+        let one = config(&list("\"::ffff:10.1.2.3/104\", \"::ffff:10.0.0.1\", \"::/0\""));
+        assert_eq!(
+            format!("{one:?}"),
+            format!("{:?}", config(&list("10.0.0.0/8, 10.0.0.1/32, \"::/0\""))),
+            "{key}"
+        );
+        let said = problem(&list("\"::ffff:10.0.0.0/90\""));
+        assert!(said.contains(&format!("{key}[0]")) && said.contains("write it as IPv4"), "{said}");
+    }
+}
+
+#[test]
+fn a_command_reads_the_files_of_the_sections_that_it_uses_and_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("cube-proxy.yaml");
+    let text = "listen: {admin: \"192.0.2.1:8082\"}\nadmin: {token_file: missing}\n\
+                tls: {certificates: [{cert: missing, key: missing}]}\nresume: {token_file: missing}\n\
+                store: {redis: {url: \"rediss://127.0.0.1\", password_file: missing, ca_file: missing}}\n\
+                routing: {control_plane: {url: \"https://a\", ca_file: missing, hosts: [a]}}\n";
+    std::fs::write(&file, text).unwrap();
+    let keys = |sections: &'static [&'static str]| {
+        let loaded = load_for(&file, &Environment::default(), sections);
+        let problems = loaded.map(|_| Vec::new()).unwrap_or_else(|error| error.problems);
+        problems.into_iter().map(|problem| problem.key).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&[]), [""; 0]);
+    assert_eq!(keys(&["admin"]), ["admin.token_file"]);
+    assert_eq!(keys(&["store"]), ["store.redis.password_file", "store.redis.ca_file"]);
+    let all = load(&file, &Environment::default()).unwrap_err();
+    assert_eq!(all.problems.len(), 6, "{all}");
+}
+
+#[test]
 fn what_does_not_hold_is_refused() {
     for (text, key) in [
         ("listen: {http: [\"localhost:8081\"]}", "listen.http[0]"),
