@@ -27,6 +27,9 @@ pub enum StartError {
         /// What the system says, in words.
         reason: String,
     },
+    /// The command line asks for what cannot be, a line a fault.
+    #[error("{}", .0.join("\n"))]
+    Usage(Vec<String>),
     /// Several things at once, a line each; none of them is about the configuration.
     #[error("{}", lines(.0))]
     Several(Vec<StartError>),
@@ -67,6 +70,16 @@ pub enum StartError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// A file that a key of the configuration names cannot be used.
+    #[error("{key}: {path}: {reason}")]
+    Named {
+        /// The key.
+        key: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why not, in words.
+        reason: String,
+    },
     /// The store cannot be reached or refuses.
     #[error("store: {0}")]
     Store(#[from] cube_metadata::StoreError),
@@ -83,7 +96,7 @@ impl StartError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            StartError::Config(_) => EXIT_CONFIG,
+            StartError::Config(_) | StartError::Usage(_) => EXIT_CONFIG,
             StartError::Upgrade(error) => error.code,
             _ => EXIT_FAILURE,
         }

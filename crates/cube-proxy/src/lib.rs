@@ -11,4 +11,5 @@ mod notify;
 pub mod run;
 pub mod rundir;
 pub mod serve;
+pub mod terminal;
 pub mod upgrade;

@@ -193,6 +193,9 @@ async fn run(
     if let Some(ready) = options.ready {
         ready();
     }
+    for (listener, address) in config.listen.all() {
+        tracing::info!(listener, %address, "listening");
+    }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
 
     let stopped = tokio::select! {

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// [`StartError::NotRunning`] where nobody listens there, else what keeps the answer from being
 /// a success.
-pub(super) async fn ask(
+pub(crate) async fn ask(
     config: &Config,
     method: Method,
     target: &str,

@@ -1,23 +1,28 @@
-//! `cube-proxy check`: whether a configuration holds, and whether this machine lets it serve.
-
-use std::path::PathBuf;
+//! `cube-proxy check`: whether a configuration holds, and whether this machine lets it serve. What
+//! `run` would try is tried here, as far as that leaves nothing behind.
 
 use clap::Args;
+use cube_metadata::StoreError;
+use prometheus::Registry;
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 
-use crate::config::{self, Config, ConfigError, Environment, Origin, Store};
+use crate::config::{self, AccessLogTarget, Config, ConfigError, Environment, Origin, Store};
 use crate::error::StartError;
 use crate::rundir::RunDir;
-use crate::{bind, run};
+use crate::{bind, run, serve};
 
-use super::{block_on, progress, say};
+use super::file::ConfigFile;
+use super::{block_on, places, progress, say};
+
+/// The user that the package's service runs as.
+const SERVICE_USER: &str = "cube-proxy";
 
 /// How to check.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The configuration file
-    #[arg(short, long, value_name = "FILE")]
-    config: PathBuf,
+    #[command(flatten)]
+    file: ConfigFile,
     /// Fail when the store does not answer, instead of warning
     #[arg(long)]
     strict: bool,
@@ -38,40 +43,84 @@ pub(super) fn run(options: &Options) -> Result<(), StartError> {
         say(format_args!("warning: {warning}"))?;
     }
     if outcome.is_ok() {
-        say(format_args!("{}: holds", options.config.display()))?;
+        say(format_args!("{}: holds", options.file.path()?.display()))?;
     }
     outcome
 }
 
+/// Looks at everything, so that all that is wrong is told at once.
 fn examine(options: &Options, warnings: &mut Vec<String>) -> Result<(), StartError> {
     let environment = Environment::process();
-    let loaded = config::load(&options.config, &environment)?;
+    let loaded = config::load(options.file.path()?, &environment)?;
     warnings.extend(loaded.warnings);
     let config = loaded.config;
-    match RunDir::of_running(config.server.run_dir.as_deref(), &environment).running() {
+    warnings.extend(as_root());
+    let mut faults = Vec::new();
+    let mut found = |outcome: Result<(), StartError>| match outcome {
+        Err(StartError::Several(errors)) => faults.extend(errors),
+        Err(error) => faults.push(error),
+        Ok(()) => {}
+    };
+
+    let configured = config.server.run_dir.as_deref();
+    let running = RunDir::of_running(configured, &environment).running();
+    match (running, places::run_dir(&RunDir::locate(configured, &environment))) {
         // It holds these ports itself.
-        Ok(Some(pid)) => {
+        (Ok(Some(pid)), _) => {
             warnings.push(format!("process {pid} is serving from this run directory; ports are not checked"));
         }
-        _ => bind::check(&config.listen, &[])?,
+        // The usual place of another user, whose service this may be about.
+        (_, Err(error)) if configured.is_none() => {
+            warnings.push(format!("this user could not serve: {error}"));
+            found(bind::check(&config.listen, &[]));
+        }
+        (running, usable) => {
+            // Where the directory cannot be used, neither can what is in it.
+            found(usable.and(running.map(drop)));
+            found(bind::check(&config.listen, &[]));
+        }
+    }
+    if let Some(AccessLogTarget::File(path)) = &config.access_log.target {
+        found(places::access_log(path));
     }
     match block_on(progress::with("asking the store", ask_store(&config))) {
-        Err(StartError::Store(error)) if !options.strict => warnings.push(format!("the store: {error}")),
-        other => other?,
+        // Redis may come later.
+        Err(StartError::Store(error)) if !options.strict && !matches!(error, StoreError::Invalid(_)) => {
+            warnings.push(format!("the store: {error}"));
+        }
+        other => found(other),
     }
-    Ok(())
+    match faults.len() {
+        0 => Ok(()),
+        1 => faults.pop().map_or(Ok(()), Err),
+        _ => Err(StartError::Several(faults)),
+    }
 }
 
-/// One question to the store, bounded as every lookup is.
+/// Root reads and writes everything, so that what the service's own user may not is not noticed.
+fn as_root() -> Option<String> {
+    let users = geteuid().is_root().then(|| std::fs::read_to_string("/etc/passwd").ok()).flatten()?;
+    let there = users.lines().any(|line| line.split(':').next() == Some(SERVICE_USER));
+    there.then(|| {
+        format!(
+            "checked as root, who may read and write everything; for the service: sudo -u {SERVICE_USER} \
+             cube-proxy check"
+        )
+    })
+}
+
+/// Puts the proxy together, and asks the store one question, bounded as every lookup is.
 async fn ask_store(config: &Config) -> Result<(), StartError> {
-    let store = config.open_store(&prometheus::Registry::new())?;
+    let registry = Registry::new();
+    let store = config.open_store(&registry)?;
+    serve::assemble(config, store.clone(), None, &registry)?;
     let bound = match &config.store {
         Store::Redis(redis) => redis.command_timeout.saturating_mul(3),
         Store::File(_) => return Ok(()),
     };
     match tokio::time::timeout(bound, store.faulty_nodes()).await {
         Ok(answer) => Ok(answer.map(drop)?),
-        Err(_) => Err(StartError::Store(cube_metadata::StoreError::Timeout)),
+        Err(_) => Err(StartError::Store(StoreError::Timeout)),
     }
 }
 
@@ -116,7 +165,7 @@ mod tests {
         let config = dir.path().join("cube-proxy.yaml");
         std::fs::write(&config, text).unwrap();
         let mut warnings = Vec::new();
-        let outcome = examine(&Options { config, strict, json: false }, &mut warnings);
+        let outcome = examine(&Options { file: config.into(), strict, json: false }, &mut warnings);
         (outcome, warnings)
     }
 
@@ -154,5 +203,13 @@ mod tests {
             format!("listen: {{http: [\"{}\"]}}\nserver: {{run_dir: run}}\n", taken.local_addr().unwrap());
         let error = check(&text, false).0.unwrap_err();
         assert_eq!(error.exit_code(), 1, "{error}");
+    }
+
+    #[test]
+    fn a_broken_file_store_is_a_fault_as_it_is_for_run() {
+        let text = good().replace("redis: {url", "kind: file, file: cube-proxy.yaml, redis: {url");
+        let error = check(&text, false).0.unwrap_err();
+        assert_eq!(error.exit_code(), 1);
+        assert!(error.to_string().contains("cube-proxy.yaml: line 1"), "{error}");
     }
 }

@@ -1,25 +1,23 @@
 //! `cube-proxy explain`: how a request would be routed (operations.md).
 
-use std::path::PathBuf;
-
 use clap::Args;
 use cube_edge::Question;
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use crate::config::{self, Config, Environment};
+use crate::config::Config;
 use crate::error::StartError;
 use crate::serve;
 
+use super::file::ConfigFile;
 use super::{admin, block_on, progress, say};
 
 /// Which request.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The configuration file
-    #[arg(short, long, value_name = "FILE")]
-    config: PathBuf,
+    #[command(flatten)]
+    file: ConfigFile,
     /// A header of the request; may be given more than once
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
@@ -28,13 +26,13 @@ pub(super) struct Options {
     method: String,
     /// Answer in JSON: who was asked, the steps, the answer
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// Where the request would go, as the client writes it
     url: String,
 }
 
 pub(super) fn run(options: &Options) -> Result<(), StartError> {
-    let config = config::load(&options.config, &Environment::process())?.config;
+    let config = options.file.load_for(&["admin"])?;
     // What cannot be understood is said without asking anybody.
     let question = question(options).map_err(|error| StartError::Engine(error.to_string()))?;
     let (source, mut told) = block_on(progress::with("asking", async {
@@ -45,6 +43,7 @@ pub(super) fn run(options: &Options) -> Result<(), StartError> {
                 Err(error) => return Err(error),
             }
         }
+        let config = options.file.load_for(&["admin", "store", "routing"])?;
         Ok(("store", look_up(&config, &question).await?))
     }))?;
     if options.json {
@@ -98,7 +97,8 @@ fn lines(told: &Value, source: &str) -> Vec<String> {
     }
     lines.push(match source {
         "store" => {
-            "(as the store says: no running proxy was asked, so pushed states and breakers are not known)"
+            "(as the store says and this machine is: no running proxy was asked, so pushed states and breakers \
+             are not known)"
                 .to_owned()
         }
         source => format!("(as the {source} sees it)"),

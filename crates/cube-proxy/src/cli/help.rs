@@ -18,6 +18,8 @@ Examples:
   cube-proxy explain -c FILE http://8080-7c8fbcd45ffe.cube.app/
   cube-proxy top -c FILE
 
+Without -c the configuration is /etc/cube-proxy/cube-proxy.yaml, where there is one.
+
 Files:
   conf/cube-proxy.yaml (packaged: /etc/cube-proxy/cube-proxy.yaml) has every key with its default.
   docs/configuration.md is the reference: types, defaults, environment names.
@@ -66,8 +68,13 @@ Examples:
   cube-proxy check -c cube-proxy.yaml --strict     the store must answer too
   cube-proxy check -c cube-proxy.yaml --json
 
+What run would try is tried, as the user who asks: files of keys and tokens, the run directory, the \
+directory of the access log, ports, the store. For the service of the package:
+  sudo -u cube-proxy cube-proxy check
+
 Exit codes: 0 it holds; 64 it does not, each fault with file, line, column and key; 1 something \
-outside it is wrong: a port that is taken or, with --strict, a store that does not answer.";
+outside it is wrong: a port that is taken, a directory that is missing or, with --strict, a store \
+that does not answer.";
 
 pub(super) const SANDBOX: &str = "\
 Examples:
@@ -77,10 +84,11 @@ Examples:
   cube-proxy sandbox -c FILE delete 7c8fbcd45ffe
   cube-proxy sandbox -c FILE state 7c8fbcd45ffe paused
 
+put refuses what no record may have, such as HostIP=999.1.1.1 or HostIp=10.0.0.1; --force writes it.
 state tells the running proxy, through its admin API; the others use the store.
 
-Exit codes: 0 done; 64 the configuration does not hold; 1 there is no such sandbox, or store or \
-proxy do not answer.";
+Exit codes: 0 done; 64 the configuration or what is to be written does not hold; 1 there is no such \
+sandbox, or store or proxy do not answer.";
 
 pub(super) const EXPLAIN: &str = "\
 Examples:

@@ -1,17 +1,18 @@
 //! The command line.
 
-mod admin;
+pub(crate) mod admin;
 mod check;
 mod explain;
+mod file;
 mod help;
 mod pages;
+mod places;
 mod progress;
 mod ready;
 mod sandbox;
 mod top;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -20,6 +21,7 @@ use crate::demo;
 use crate::error::{EXIT_CONFIG, StartError};
 use crate::logging::journal;
 use crate::run;
+use file::ConfigFile;
 
 /// The ingress of a fleet of sandboxes.
 #[derive(Debug, Parser)]
@@ -71,12 +73,23 @@ enum Command {
 /// `run`.
 #[derive(Debug, Args)]
 struct RunOptions {
-    /// The configuration file (conf/cube-proxy.yaml names every key)
-    #[arg(short, long, value_name = "FILE")]
-    config: PathBuf,
+    #[command(flatten)]
+    file: ConfigFile,
     /// Take over from the process that runs with this file's server.run_dir, losing nothing
     #[arg(long)]
     upgrade: bool,
+}
+
+impl Command {
+    /// Whether a failure is told in JSON too. `check` tells it in its report.
+    fn answers_in_json(&self) -> bool {
+        match self {
+            Command::Sandbox(options) => options.json,
+            Command::Explain(options) => options.json,
+            Command::Top(options) => options.json,
+            _ => false,
+        }
+    }
 }
 
 /// Runs the command of this process's command line.
@@ -94,7 +107,7 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = match &cli.command {
-        Command::Run(options) => run::run(&options.config, options.upgrade),
+        Command::Run(options) => options.file.path().and_then(|file| run::run(file, options.upgrade)),
         Command::Demo(options) => demo::run(options),
         Command::Check(options) => check::run(options),
         Command::Sandbox(options) => sandbox::run(options),
@@ -107,6 +120,10 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            if cli.command.answers_in_json() {
+                // A machine that reads standard output reads JSON, whatever happens.
+                let _ = say(serde_json::json!({ "error": error.to_string() }));
+            }
             complain(&error);
             ExitCode::from(error.exit_code())
         }
@@ -165,7 +182,10 @@ mod tests {
         ] {
             assert!(Cli::try_parse_from(args).is_ok(), "{args:?}");
         }
-        for args in [&["cube-proxy"][..], &["cube-proxy", "run"], &["cube-proxy", "serve"]] {
+        for command in ["run", "check", "top", "ready"] {
+            assert!(Cli::try_parse_from(["cube-proxy", command]).is_ok(), "{command} without -c");
+        }
+        for args in [&["cube-proxy"][..], &["cube-proxy", "sandbox"], &["cube-proxy", "serve"]] {
             assert!(Cli::try_parse_from(args).is_err(), "{args:?}");
         }
     }

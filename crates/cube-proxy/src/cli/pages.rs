@@ -28,7 +28,16 @@ pub(super) struct ManOptions {
 pub(super) fn completions(options: &CompletionOptions, mut command: Command) -> Result<(), StartError> {
     let mut script = Vec::new();
     clap_complete::generate(options.shell, &mut command, "cube-proxy", &mut script);
-    say(String::from_utf8_lossy(&script).trim_end())
+    let script = String::from_utf8_lossy(&script);
+    let script = if options.shell == Shell::Bash { one_name(&script) } else { script.into_owned() };
+    say(script.trim_end())
+}
+
+/// The script for bash with one spelling of what it calls the program. The generator writes the
+/// hyphen in two ways, in the part that finds the command and in the part that lists its words, so
+/// that nothing would be completed after the first word.
+fn one_name(script: &str) -> String {
+    script.replace("cube__subcmd__proxy__", "cube__proxy__")
 }
 
 /// Writes the manual.

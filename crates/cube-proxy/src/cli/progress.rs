@@ -1,9 +1,11 @@
 //! A sign of life while something takes long.
 
 use std::future::Future;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::pin::pin;
 use std::time::{Duration, Instant};
+
+use crate::terminal;
 
 /// Below it nobody wonders.
 const SOON: Duration = Duration::from_secs(1);
@@ -23,7 +25,7 @@ pub(super) async fn with<T>(what: &str, work: impl Future<Output = T>) -> T {
                 return done;
             }
             () = tokio::time::sleep(SOON) => {
-                if std::io::stderr().is_terminal() {
+                if terminal::takes_escapes(&std::io::stderr()) {
                     shown = true;
                     show(&format!("\r\x1b[K{what} ... {} s", begun.elapsed().as_secs()));
                 }

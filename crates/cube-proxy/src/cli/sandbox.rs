@@ -2,30 +2,27 @@
 //! operators and tests.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::Write;
 
 use clap::{Args, Subcommand};
-use cube_metadata::{MetadataStore, SandboxState};
+use cube_metadata::{MetadataStore, RecordField, SandboxState, check_field};
 use cube_route::SandboxId;
 use serde_json::json;
 
-use crate::config::{self, Config, Environment};
+use crate::config::Config;
 use crate::error::StartError;
 
+use super::file::ConfigFile;
 use super::{admin, block_on, progress, say};
-
-/// The field whose value is a secret.
-const TOKEN: &str = "TrafficAccessToken";
 
 /// Which configuration, and what to do.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The configuration file that names the store and the admin listener
-    #[arg(short, long, value_name = "FILE")]
-    config: PathBuf,
+    #[command(flatten)]
+    file: ConfigFile,
     /// Answer in JSON
     #[arg(long, global = true)]
-    json: bool,
+    pub(super) json: bool,
     #[command(subcommand)]
     action: Action,
 }
@@ -51,6 +48,9 @@ enum Action {
         /// Fields, e.g. HostIP=10.0.0.1 SandboxIP=192.168.1.100 8080=49983
         #[arg(required = true, value_name = "FIELD=VALUE", value_parser = field)]
         fields: Vec<(String, String)>,
+        /// Write them whatever they say, also what no record may have
+        #[arg(long)]
+        force: bool,
     },
     /// Remove a record, under every key prefix
     Delete {
@@ -86,7 +86,9 @@ fn field(text: &str) -> Result<(String, String), &'static str> {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), StartError> {
-    let config = config::load(&options.config, &Environment::process())?.config;
+    let section: &[&str] =
+        if matches!(options.action, Action::State { .. }) { &["admin"] } else { &["store"] };
+    let config = options.file.load_for(section)?;
     block_on(async {
         if let Action::State { id, state } = &options.action {
             let line = push(&config, id, *state).await?;
@@ -119,8 +121,11 @@ async fn act(store: &dyn MetadataStore, action: &Action, json: bool) -> Result<V
         }
         Action::Get { id, show_token } => {
             let Some(mut fields) = store.get(id).await? else { return Err(unknown(id)) };
-            if let Some(token) = fields.get_mut(TOKEN).filter(|token| !show_token && !token.is_empty()) {
-                *token = "(secret; --show-token shows it)".to_owned();
+            let secret = |name: &str| RecordField::of(name.as_bytes()).is_some_and(RecordField::is_secret);
+            for (_, value) in fields.iter_mut().filter(|(name, value)| secret(name) && !value.is_empty()) {
+                if !show_token {
+                    *value = "(secret; --show-token shows it)".to_owned();
+                }
             }
             if json {
                 vec![json!(fields).to_string()]
@@ -128,7 +133,10 @@ async fn act(store: &dyn MetadataStore, action: &Action, json: bool) -> Result<V
                 fields.iter().map(|(name, value)| format!("{name}: {value}")).collect()
             }
         }
-        Action::Put { id, fields } => {
+        Action::Put { id, fields, force } => {
+            if !force {
+                judge(store, id, fields).await?;
+            }
             let fields: BTreeMap<String, String> = fields.iter().cloned().collect();
             store.put(id, &fields).await?;
             vec![if json { json!({ "ok": true }).to_string() } else { format!("{id}: written") }]
@@ -142,6 +150,43 @@ async fn act(store: &dyn MetadataStore, action: &Action, json: bool) -> Result<V
         // Nothing of the store's.
         Action::State { .. } => Vec::new(),
     })
+}
+
+/// Refuses what no record may have, all of it at once.
+async fn judge(
+    store: &dyn MetadataStore,
+    id: &SandboxId,
+    fields: &[(String, String)],
+) -> Result<(), StartError> {
+    let mut faults = Vec::new();
+    for (at, (name, value)) in fields.iter().enumerate() {
+        match check_field(name, value) {
+            Ok(Some(_)) => {}
+            Ok(None) => note(&format!("{name} is no field that the proxy reads; written all the same")),
+            Err(fault) => faults.push(fault.to_string()),
+        }
+        if fields.iter().take(at).any(|(other, _)| other == name) {
+            faults.push(format!("{name} is given twice"));
+        }
+    }
+    let host_ip = |name: &str| RecordField::of(name.as_bytes()) == Some(RecordField::HostIp);
+    if faults.is_empty() && !fields.iter().any(|(name, _)| host_ip(name)) {
+        let there = store.get(id).await?.unwrap_or_default();
+        if !there.iter().any(|(name, value)| host_ip(name) && !value.is_empty()) {
+            faults.push(format!("{id} has no HostIP yet, and every record needs one"));
+        }
+    }
+    if faults.is_empty() {
+        return Ok(());
+    }
+    faults.push("nothing was written; --force writes it all the same".to_owned());
+    Err(StartError::Usage(faults))
+}
+
+/// A word beside what the command answers.
+fn note(text: &str) {
+    // Whoever does not read it has what was asked for.
+    let _ = writeln!(std::io::stderr(), "warning: {text}");
 }
 
 fn unknown(id: &SandboxId) -> StartError {
@@ -166,7 +211,7 @@ mod tests {
     async fn records_are_written_read_listed_and_removed() {
         let store = FileStore::from_yaml("sandboxes: {other: {HostIP: 10.0.0.2}}").unwrap();
         let fields = vec![field("HostIP=10.0.0.1").unwrap(), field("8080=49983").unwrap()];
-        with(&store, Action::Put { id: box_1(), fields }, false).await.unwrap();
+        with(&store, Action::Put { id: box_1(), fields, force: false }, false).await.unwrap();
         let get = || Action::Get { id: box_1(), show_token: false };
         assert_eq!(with(&store, get(), false).await.unwrap(), ["8080: 49983", "HostIP: 10.0.0.1"]);
         assert_eq!(with(&store, get(), true).await.unwrap(), [r#"{"8080":"49983","HostIP":"10.0.0.1"}"#]);
@@ -176,6 +221,37 @@ mod tests {
         assert_eq!(with(&store, get(), false).await.unwrap_err(), "box-1: no such sandbox");
         let gone = with(&store, Action::Delete { id: box_1() }, false).await;
         assert_eq!(gone.unwrap_err(), "box-1: no such sandbox");
+    }
+
+    #[tokio::test]
+    async fn what_no_record_may_have_is_refused_unless_forced() {
+        let store = FileStore::from_yaml("sandboxes: {box-1: {HostIP: 10.0.0.2}}").unwrap();
+        let put = |id: &str, texts: &[&str], force| Action::Put {
+            id: SandboxId::parse(id).unwrap(),
+            fields: texts.iter().map(|text| field(text).unwrap()).collect(),
+            force,
+        };
+        for (id, texts, said) in [
+            ("box-1", &["HostIp=10.0.0.1", "3000=abc"][..], "did you mean HostIP?"),
+            ("box-1", &["HostIp=10.0.0.1", "3000=abc"], "3000 must be a port"),
+            ("box-1", &["HostIP="], "HostIP must be an address"),
+            ("box-1", &["AllowPublicTraffic=maybe"], "must be true or false"),
+            ("box-1", &["8080=1", "8080=2"], "8080 is given twice"),
+            ("new", &["8080=49983"], "new has no HostIP yet"),
+        ] {
+            let error = with(&store, put(id, texts, false), false).await.unwrap_err();
+            assert!(error.contains(said) && error.ends_with("--force writes it all the same"), "{error}");
+        }
+        assert_eq!(store.list().await.unwrap().len(), 1, "nothing was written");
+        for (id, texts, force) in [
+            ("box-1", &["Status=paused", "Owner=somebody"][..], false),
+            ("box-1", &["HostIP=999.1.1.1"], true),
+            ("new", &["8080=abc"], true),
+        ] {
+            with(&store, put(id, texts, force), false).await.unwrap();
+        }
+        let fields = store.get(&box_1()).await.unwrap().unwrap();
+        assert_eq!((fields["HostIP"].as_str(), fields["Owner"].as_str()), ("999.1.1.1", "somebody"));
     }
 
     #[tokio::test]

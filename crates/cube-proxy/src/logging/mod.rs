@@ -14,6 +14,7 @@ use tracing_subscriber::{EnvFilter, Registry};
 
 use self::journal::Prioritised;
 use crate::config::{Log, LogFormat};
+use crate::terminal;
 
 /// Libraries whose everyday words are of no use to an operator, and the most they may say, at
 /// every level: what they write for their own developers shows heads and commands, and with them
@@ -49,7 +50,7 @@ static FILTER: OnceLock<Handle<EnvFilter, Registry>> = OnceLock::new();
 /// Installs the log for the whole process, once; what libraries write with `log` goes there too.
 /// A second call changes nothing.
 pub fn init(log: Log) {
-    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
+    let ansi = terminal::takes_colour(&std::io::stderr());
     let writer = BoxMakeWriter::new(std::io::stderr);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(ansi);
     let (filter, handle) = reload::Layer::new(EnvFilter::new(filter(log.level)));

@@ -101,6 +101,8 @@ fn the_package_has_everything_and_installs_where_it_should() {
         }
         check.env("CUBE_PROXY_LISTEN__HTTP", format!("[\"127.0.0.1:{}\"]", free_port("127.0.0.1")));
         check.env("CUBE_PROXY_SERVER__RUN_DIR", scratch.path("run"));
+        // What the package makes when it is installed.
+        check.env("CUBE_PROXY_ACCESS_LOG__PATH", scratch.path("access.log"));
         let said = done(&mut check);
         assert!(said.contains("holds"), "{said}");
     }

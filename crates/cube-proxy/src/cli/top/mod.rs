@@ -7,18 +7,19 @@ mod sample;
 mod screen;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use crate::config::{self, Config, Environment};
+use crate::config::{self, Config};
 use crate::error::StartError;
 use figures::Figures;
 use sample::Sample;
 
+use super::file::ConfigFile;
 use super::{block_on, complain, say};
+use crate::terminal;
 
 /// Below it the figures would be mostly chance; the proxy forgets who looks after more.
 const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
@@ -26,9 +27,8 @@ const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)
 /// How to show it.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The configuration file, which names the admin and the metrics listener
-    #[arg(short, long, value_name = "FILE")]
-    config: PathBuf,
+    #[command(flatten)]
+    file: ConfigFile,
     /// Time between two looks, which every figure is about: 100ms to 60s
     #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
@@ -37,7 +37,7 @@ pub(super) struct Options {
     once: bool,
     /// One JSON object an interval, a line each
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -50,13 +50,13 @@ fn interval(text: &str) -> Result<Duration, String> {
 type Told = Result<Box<Figures>, StartError>;
 
 pub(super) fn run(options: &Options) -> Result<(), StartError> {
-    let config = config::load(&options.config, &Environment::process())?.config;
+    let config = options.file.load_for(&["admin"])?;
     // What does not answer at all is said at once, on no screen of its own.
     let first = block_on(Sample::take(&config))?;
     let (tell, told) = mpsc::sync_channel(1);
     let interval = options.interval;
     std::thread::spawn(move || watch(&config, first, interval, &tell));
-    let screen = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    let screen = terminal::takes_escapes(&std::io::stdout()) && std::io::stdin().is_terminal();
     if screen && !options.json && !options.once {
         return screen::show(&told, interval);
     }
