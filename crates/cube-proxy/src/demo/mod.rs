@@ -1,10 +1,12 @@
 //! `cube-proxy demo`: everything a newcomer needs in one process.
 //!
-//! Three toy servers and a page on loopback, a store in memory with a record for each, and the
-//! configuration of a proxy in front of them. The page is reached through the proxy's own
-//! `routing.control_plane`. No Redis, no root, no network.
+//! Toy sandboxes, a manager that wakes the one of them that sleeps, and a page on loopback; a store
+//! in memory with a record for each, and the configuration of a proxy in front of them. The page is
+//! reached through the proxy's own `routing.control_plane`. No Redis, no root, no network.
 
 mod html;
+mod manager;
+mod page;
 mod samples;
 mod toys;
 
@@ -14,8 +16,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::response::Html;
-use axum::routing::get;
 use clap::Args;
 use cube_metadata::{FileStore, MetadataStore};
 use tokio::runtime::Runtime;
@@ -29,6 +29,12 @@ pub use samples::{Ports, Sample, samples};
 
 /// The traffic token of the private sandbox. Everybody may know it.
 pub const TOKEN: &str = "demo-token";
+
+/// The sandbox that sleeps until a request wakes it.
+pub const ASLEEP: &str = "asleep";
+
+/// All sandboxes, by the names that the page, the commands and the documents call them.
+pub const SANDBOXES: [&str; 4] = ["echo", "live", "private", ASLEEP];
 
 /// How to run the demo.
 #[derive(Debug, Clone, Args)]
@@ -72,7 +78,12 @@ pub fn start(options: &Options) -> Result<DemoParts, StartError> {
     let echo = host(&runtime, toys::echo())?;
     let live = host(&runtime, toys::live())?;
     let private = host(&runtime, toys::private())?;
-    let page = host(&runtime, page(&samples, ports))?;
+    let woken = host(&runtime, toys::asleep())?;
+    let manager = Arc::new(manager::Manager::default());
+    let resume = host(&runtime, manager::router(manager.clone()))?;
+    let (page_at, page_socket) = socket()?;
+    let config = configuration(ports, page_at, resume)?;
+    serve_on(&runtime, page_socket, page::router(&samples, ports, manager, Arc::new(config.clone())))?;
 
     // HostIP is not this proxy's node_ip, so that the records look as in a fleet: with a mapping.
     let store = FileStore::from_yaml(&format!(
@@ -81,9 +92,8 @@ pub fn start(options: &Options) -> Result<DemoParts, StartError> {
          \x20 live: {{HostIP: 127.0.0.1, SandboxIP: 127.0.0.1, \"8080\": \"{live}\"}}\n\
          \x20 private: {{HostIP: 127.0.0.1, SandboxIP: 127.0.0.1, \"8080\": \"{private}\", \
          AllowPublicTraffic: \"false\", TrafficAccessToken: {TOKEN}}}\n\
-         \x20 asleep: {{HostIP: 127.0.0.1, SandboxIP: 127.0.0.1, \"8080\": \"{echo}\", Status: paused}}\n"
+         \x20 {ASLEEP}: {{HostIP: 127.0.0.1, SandboxIP: 127.0.0.1, \"8080\": \"{woken}\", Status: paused}}\n"
     ))?;
-    let config = configuration(ports, page)?;
     let banner = samples::banner(&samples, ports, options.port);
     Ok(DemoParts { config, store, banner, ports, _runtime: runtime })
 }
@@ -106,7 +116,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     serve(parts.config.clone(), Some(parts.store.clone()), options)
 }
 
-fn configuration(ports: Ports, page: u16) -> Result<Config, StartError> {
+fn configuration(ports: Ports, page: u16, resume: u16) -> Result<Config, StartError> {
     let Ports { http, admin, metrics } = ports;
     let text = format!(
         "node_ip: 127.0.0.254\n\
@@ -114,6 +124,7 @@ fn configuration(ports: Ports, page: u16) -> Result<Config, StartError> {
          routing:\n\
          \x20 control_plane: {{url: \"http://127.0.0.1:{page}\", hosts: [127.0.0.1, localhost]}}\n\
          \x20 envd_control_from: []\n\
+         resume: {{url: \"http://127.0.0.1:{resume}\"}}\n\
          upstream: {{cidrs: [127.0.0.0/8]}}\n\
          drain: {{delay: 0s, stop_timeout: 1s}}\n\
          log: {{level: warn}}\n\
@@ -123,24 +134,28 @@ fn configuration(ports: Ports, page: u16) -> Result<Config, StartError> {
     Ok(config::parse(text, "the demo", Path::new(""), &none, &Machine::this())?.config)
 }
 
-/// What shows at the plain address: the sandboxes, links and commands.
-fn page(samples: &[Sample], ports: Ports) -> Router {
-    let port = ports.http.to_string();
-    let values = [("commands", &*samples::as_html(samples)), ("port", &*port), ("token", TOKEN)];
-    let page = html::fill(include_str!("page.html"), &values);
-    Router::new().route("/", get(move || std::future::ready(Html(page.clone()))))
-}
-
 /// Serves `router` on a free port of loopback.
 fn host(runtime: &Runtime, router: Router) -> Result<u16, StartError> {
-    let failed = |error: std::io::Error| StartError::Engine(format!("the demo's own servers: {error}"));
+    let (port, listener) = socket()?;
+    serve_on(runtime, listener, router).map(|()| port)
+}
+
+fn failed(error: std::io::Error) -> StartError {
+    StartError::Engine(format!("the demo's own servers: {error}"))
+}
+
+/// A free port of loopback, bound.
+fn socket() -> Result<(u16, TcpListener), StartError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
-    let port = listener.local_addr().map_err(failed)?.port();
+    Ok((listener.local_addr().map_err(failed)?.port(), listener))
+}
+
+fn serve_on(runtime: &Runtime, listener: TcpListener, router: Router) -> Result<(), StartError> {
     let _within = runtime.enter();
     let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
     runtime.spawn(async move { axum::serve(listener, router).await });
-    Ok(port)
+    Ok(())
 }
 
 /// `wanted`, or the next port that is free and not in `used`.

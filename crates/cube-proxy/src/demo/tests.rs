@@ -67,6 +67,49 @@ fn the_configuration_puts_the_page_at_the_plain_address() {
 }
 
 #[test]
+fn names_are_the_same_in_the_store_on_the_page_in_the_commands_and_in_the_documents() {
+    let parts = demo();
+    let plane = parts.config.routing.control_plane.as_ref().unwrap();
+    let page = talk(plane.port, &get("/", ""));
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/quick-start.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    for name in SANDBOXES {
+        assert!(parts._runtime.block_on(parts.store.get(&id(name))).unwrap().is_some(), "{name}");
+        assert!(page.contains(&format!("<code>{name}</code>")), "the page has no {name}");
+        assert!(page.contains(&format!("data-state=\"{name}\"")), "the page shows no state of {name}");
+        assert!(docs.contains(&format!("`{name}`")), "docs/quick-start.md has no {name}");
+        let named =
+            |host: &str| host.contains(&format!("8080-{name}.")) || host.contains(&format!("/{name}/"));
+        assert!(samples(parts.ports).iter().any(|sample| named(&sample.command)), "no command has {name}");
+    }
+    for Sample { what, .. } in samples(parts.ports) {
+        assert!(page.contains(&html::escape(what)), "the page has no {what:?}");
+    }
+    let Ports { http, admin, metrics } = parts.ports;
+    for link in
+        [format!("{metrics}/metrics"), format!("{admin}/admin/healthz"), format!("-asleep.localhost:{http}/")]
+    {
+        assert!(page.contains(&link), "no link to {link}");
+        assert!(link.contains("asleep") || parts.banner.contains(&link), "{}", parts.banner);
+    }
+}
+
+#[test]
+fn the_manager_takes_a_second_to_wake_a_sandbox_and_knows_no_others() {
+    let parts = demo();
+    let resume = parts.config.resume.as_ref().unwrap().url.port_u16().unwrap();
+    let call = |id: &str| {
+        let began = std::time::Instant::now();
+        let path = format!("/internal/resume?sandbox_id={id}&request_id=r1");
+        let answer = talk(resume, &get(&path, "Content-Length: 0\r\n").replacen("GET", "POST", 1));
+        (answer, began.elapsed())
+    };
+    let (answer, took) = call("asleep");
+    assert!(answer.starts_with("HTTP/1.1 200") && took >= Duration::from_secs(1), "{took:?} {answer}");
+    assert!(call("nobody").0.starts_with("HTTP/1.1 404"));
+}
+
+#[test]
 fn a_taken_port_is_passed_over_and_said() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -79,7 +122,7 @@ fn a_taken_port_is_passed_over_and_said() {
 #[test]
 fn every_command_names_the_ports_that_were_found() {
     let parts = demo();
-    for Sample { what, command } in samples(parts.ports) {
+    for Sample { what, command, .. } in samples(parts.ports) {
         assert!(parts.banner.contains(&command), "{what}");
         let ports = [parts.ports.http, parts.ports.admin, parts.ports.metrics];
         assert!(ports.iter().any(|port| command.contains(&format!(":{port}"))), "{what}: {command}");

@@ -1,4 +1,4 @@
-//! What runs in the demo's sandboxes: three small web servers on loopback.
+//! What runs in the demo's sandboxes: small web servers on loopback.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{any, get, post};
 use futures_util::Stream;
 
+use super::ASLEEP;
 use super::html::{escape, fill};
 
 /// Shows the request it got; a form, a cookie that counts, a redirect.
@@ -21,7 +22,9 @@ pub(super) fn echo() -> Router {
         .route("/cookie", get(count_visits))
         .route("/redirect", get(|| async { redirect("/landed?from=redirect") }))
         .route("/form", post(show_form))
-        .fallback(any(|request: Request| async move { show(&request, "This is what the proxy passed on.") }))
+        .fallback(any(|request: Request| async move {
+            show(&request, "echo", "This is what the proxy passed on.")
+        }))
 }
 
 /// A page with a WebSocket and a stream of events.
@@ -30,6 +33,15 @@ pub(super) fn live() -> Router {
         .route("/", get(|| async { Html(fill(include_str!("live.html"), &[])) }))
         .route("/events", get(|| async { Sse::new(events()) }))
         .route("/ws", any(|upgrade: WebSocketUpgrade| async { upgrade.on_upgrade(talk) }))
+}
+
+/// What a request that woke its sandbox gets; the proxy holds it until then.
+pub(super) fn asleep() -> Router {
+    Router::new().fallback(any(|request: Request| async move {
+        let note =
+            "Good morning: this is the sandbox that slept. A request for it is held until it is awake.";
+        show(&request, ASLEEP, note)
+    }))
 }
 
 /// Answers whoever gets here; the proxy lets through only those with the token.
@@ -52,7 +64,7 @@ fn prefix(headers: &HeaderMap) -> &str {
 }
 
 /// The request as it arrived, for a browser or for a terminal.
-fn show<B>(request: &axum::http::Request<B>, note: &str) -> Response {
+fn show<B>(request: &axum::http::Request<B>, name: &str, note: &str) -> Response {
     let headers = request.headers();
     let line = format!("{} {} {:?}", request.method(), request.uri(), request.version());
     let pairs: Vec<(String, String)> = headers
@@ -67,7 +79,10 @@ fn show<B>(request: &axum::http::Request<B>, note: &str) -> Response {
         .iter()
         .map(|(name, value)| format!("<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(value)))
         .collect();
+    let things = if name == "echo" { include_str!("things.html") } else { "" };
     let values = [
+        ("things", things),
+        ("name", &*escape(name)),
         ("note", &*escape(note)),
         ("prefix", &*escape(prefix(headers))),
         ("line", &*escape(&line)),
@@ -82,7 +97,7 @@ async fn show_form(headers: HeaderMap, Form(fields): Form<Vec<(String, String)>>
     *request.method_mut() = axum::http::Method::POST;
     *request.uri_mut() = axum::http::Uri::from_static("/form");
     *request.headers_mut() = headers;
-    show(&request, &format!("The form said: {}.", fields.join(", ")))
+    show(&request, "echo", &format!("The form said: {}.", fields.join(", ")))
 }
 
 async fn count_visits(request: Request) -> Response {
@@ -93,7 +108,7 @@ async fn count_visits(request: Request) -> Response {
         .find_map(|cookie| cookie.trim().strip_prefix("visits=")?.parse::<u32>().ok())
         .unwrap_or(0);
     let visits = before.saturating_add(1);
-    let mut answer = show(&request, &format!("Visits with this cookie: {visits}."));
+    let mut answer = show(&request, "echo", &format!("Visits with this cookie: {visits}."));
     if let Ok(cookie) = format!("visits={visits}; Path=/; SameSite=Lax").parse() {
         answer.headers_mut().insert(header::SET_COOKIE, cookie);
     }

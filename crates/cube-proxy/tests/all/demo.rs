@@ -3,9 +3,13 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use cube_testkit::serde_json::Value;
 use cube_testkit::{Client, Guarded, eventually, free_port};
 
 use crate::support::binary;
+
+const WAKES: &str = "A request wakes the sandbox that sleeps, and is answered a second later";
+const SLEEPS: &str = "Its manager puts it to sleep again, by the admin API";
 
 /// A running demo.
 struct Demo {
@@ -57,6 +61,10 @@ impl Demo {
 async fn every_printed_command_does_what_its_title_says() {
     let demo = Demo::start().await;
     for (title, shows) in [
+        (WAKES, "Good morning"),
+        (SLEEPS, "{\"ok\":true}"),
+        ("What would become of a request, step by step", "held while the sandbox is resumed"),
+        ("What the proxy knows of a sandbox", "\"state\":\"paused\""),
         ("By host name, <port>-<sandbox-id>.<any domain>", "/hello?a=b"),
         ("By path, on any host", "/hello?a=b"),
         ("By headers, on a shared host", "/hello"),
@@ -66,8 +74,6 @@ async fn every_printed_command_does_what_its_title_says() {
         ("A private sandbox with its token", "private"),
         ("Without the token it looks like one that is not there", "{\"error\":\"not found\"}"),
         ("A sandbox that is not there", "{\"error\":\"not found\"}"),
-        ("A paused one", "X-Cube-Retcode: 310503"),
-        ("Wake it by the admin API, and ask again", "{\"ok\":true}"),
         ("Server-sent events, for three seconds", "data:"),
         ("A WebSocket, for three seconds", "101 Switching Protocols"),
         ("Every answer is counted by return code and reason", "retcode=\"310200\""),
@@ -78,12 +84,47 @@ async fn every_printed_command_does_what_its_title_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_wakes_the_sandbox_that_sleeps_and_the_page_follows() {
+    let demo = Demo::start().await;
+    let followed = demo.directory.join("states");
+    let url = format!("http://127.0.0.1:{}/demo/states", demo.port);
+    let mut curl = Command::new("curl");
+    curl.args(["-sN", "-m", "60", &url]).stdout(std::fs::File::create(&followed).unwrap());
+    let _follower = Guarded::spawn(&mut curl, None);
+    let states = || {
+        let text = std::fs::read_to_string(&followed).unwrap();
+        let told = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let told = told.map(|line| cube_testkit::serde_json::from_str::<Value>(line).unwrap());
+        told.map(|states| states["asleep"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let shows = async |want: &[&str]| {
+        eventually(&format!("the page to show {want:?}"), || async { (states() == want).then_some(()) })
+            .await;
+    };
+    shows(&["paused"]).await;
+    let began = std::time::Instant::now();
+    let answer = demo.paste(WAKES);
+    assert!(answer.contains("HTTP/1.1 200 OK") && answer.contains("X-Cube-Retcode: 310200"), "{answer}");
+    assert!(began.elapsed() >= std::time::Duration::from_secs(1), "it slept, and was not waited for");
+    shows(&["paused", "waking", "running"]).await;
+    demo.paste(SLEEPS);
+    shows(&["paused", "waking", "running", "paused"]).await;
+    // What the button of the page does.
+    let mut client = Client::connect(([127, 0, 0, 1], demo.port).into()).await;
+    demo.paste(WAKES);
+    shows(&["paused", "waking", "running", "paused", "waking", "running"]).await;
+    let slept = client.call("POST", "/demo/sleep", &[("Host", "127.0.0.1")], b"").await;
+    assert_eq!(slept.status, 204);
+    shows(&["paused", "waking", "running", "paused", "waking", "running", "paused"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn its_page_shows_in_a_browser_what_is_running() {
     let demo = Demo::start().await;
     let url = format!("http://127.0.0.1:{}/", demo.port);
     let picture = demo.directory.join("page.png");
     let page = browse(&demo.directory, &url, &picture);
-    for shown in ["Cube Proxy is running", "echo", "live", "private", "asleep", "paused"] {
+    for shown in ["a fleet of sandboxes", "echo", "live", "private", "asleep", "paused"] {
         assert!(page.contains(shown), "no {shown:?} in:\n{page}");
     }
     let size = std::fs::metadata(&picture).unwrap().len();

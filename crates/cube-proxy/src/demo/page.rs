@@ -1,0 +1,71 @@
+//! The demo's page, and what it asks for while it is open.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Html;
+use axum::response::sse::{Event, Sse};
+use axum::routing::{get, post};
+use futures_util::Stream;
+use serde_json::Value;
+
+use super::manager::Manager;
+use super::samples::{self, Ports, Sample};
+use super::{ASLEEP, TOKEN, html};
+use crate::config::Config;
+
+/// How soon a change of state shows.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What the page's own endpoints need.
+#[derive(Clone)]
+struct Demo {
+    manager: Arc<Manager>,
+    config: Arc<Config>,
+}
+
+/// What shows at the plain address: the sandboxes, links and commands; `/demo/states`, their states
+/// as events; `/demo/sleep`, which puts the sleeping one to sleep again.
+pub(super) fn router(samples: &[Sample], ports: Ports, manager: Arc<Manager>, config: Arc<Config>) -> Router {
+    let Ports { http, admin, metrics } = ports;
+    let [port, admin, metrics] = [http, admin, metrics].map(|port| port.to_string());
+    let values = [
+        ("samples", &*samples::as_html(samples)),
+        ("port", &*port),
+        ("admin", &*admin),
+        ("metrics", &*metrics),
+        ("asleep", ASLEEP),
+        ("token", TOKEN),
+    ];
+    let page = html::fill(include_str!("page.html"), &values);
+    Router::new()
+        .route("/", get(move || std::future::ready(Html(page.clone()))))
+        .route("/demo/states", get(async |State(demo): State<Demo>| Sse::new(changes(demo))))
+        .route("/demo/sleep", post(sleep))
+        .with_state(Demo { manager, config })
+}
+
+async fn sleep(State(demo): State<Demo>) -> StatusCode {
+    match demo.manager.put_to_sleep(&demo.config, ASLEEP).await {
+        Ok(()) => StatusCode::NO_CONTENT,
+        Err(_) => StatusCode::BAD_GATEWAY,
+    }
+}
+
+/// The states now, and again whenever one of them is another.
+fn changes(demo: Demo) -> impl Stream<Item = Result<Event, Infallible>> {
+    let ticks = tokio::time::interval(LOOK);
+    futures_util::stream::unfold((demo, ticks, Value::Null), |(demo, mut ticks, before)| async move {
+        loop {
+            ticks.tick().await;
+            let now = demo.manager.states(&demo.config).await;
+            if now != before {
+                return Some((Ok(Event::default().data(now.to_string())), (demo, ticks, now)));
+            }
+        }
+    })
+}
