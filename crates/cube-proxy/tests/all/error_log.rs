@@ -1,6 +1,8 @@
 //! The process's own log (operations.md): a fault that every request meets does not flood it, and
 //! its level follows the configuration.
 
+use std::os::unix::fs::MetadataExt;
+
 use cube_testkit::serde_json::json;
 use cube_testkit::{Client, Origin, Resume};
 
@@ -49,4 +51,29 @@ async fn the_level_follows_the_configuration() {
     let said = proxy.output().matches("read again").count();
     proxy.reconfigure(&json!({ "log": { "level": "error" }, "limits": { "headers": 50 } })).await;
     assert_eq!(proxy.output().matches("read again").count(), said);
+}
+
+/// As systemd starts it: standard error is the stream that `JOURNAL_STREAM` names.
+#[tokio::test]
+async fn the_journal_gets_priorities_and_no_second_time() {
+    let builder = crate::support::builder(&json!({}));
+    let output = builder.directory().join("output");
+    let stream = std::fs::File::create(&output).unwrap().metadata().unwrap();
+    let env = cube_testkit::Env::start_with(
+        builder.environment("JOURNAL_STREAM", &format!("{}:{}", stream.dev(), stream.ino())),
+    )
+    .await;
+    env.proxy.output_line(&["<6> INFO", "serving"]).await;
+    env.proxy.output_line(&["<4> WARN", "envd_control_from"]).await;
+    env.proxy.write_config_text("no_such_key: 1\n");
+    assert!(!env.proxy.reload().await);
+    env.proxy.output_line(&["<3>ERROR", "no_such_key"]).await;
+    for line in env.proxy.output().lines() {
+        let said = line.strip_prefix('<').and_then(|line| line.get(2..));
+        let begun = said
+            .unwrap_or_else(|| panic!("no priority: {line}"))
+            .trim_start()
+            .starts_with(char::is_alphabetic);
+        assert!(begun, "{line}");
+    }
 }

@@ -59,3 +59,9 @@ fn its_times_leave_room_for_what_the_configuration_may_take() {
     );
     assert_eq!(setting("ExecReload"), format!("{} --upgrade", setting("ExecStart")));
 }
+
+#[test]
+fn a_start_is_tried_again_unless_the_configuration_does_not_hold() {
+    assert_eq!(setting("StartLimitIntervalSec"), "0");
+    assert_eq!((setting("Restart"), setting("RestartPreventExitStatus")), ("on-failure".into(), "64".into()));
+}

@@ -134,6 +134,7 @@ def stop_drains_after_a_reload():
     stream = Stream(5)
     took = timed(lambda: systemctl("stop", UNIT))
     assert stream.whole() and took > 3, f"{took} s: {stream.error} {stream.text[-20:]}"
+    assert "not our child" not in journal(), "systemd does not take the successor for its own"
     start()
 
 
