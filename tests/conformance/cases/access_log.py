@@ -42,7 +42,7 @@ def _(t):
 
 
 # errors.md: a refused token is 310403 in the log, 310507 on the wire
-@case("cube", "log/refused token", "errors.md")
+@case("cube", "log/refused token", "metadata.md")
 def _(t):
     box, rid = t.sandbox(t.upstream(), token="tok-secret-7"), new_id("rid")
     cube(t, t.call(box, headers=[("X-Cube-Request-Id", rid), ("cube-traffic-access-token", "bad-secret-8")]), 310507)

@@ -50,7 +50,7 @@ def _(t):
 
 
 # lifecycle.md: backend_cache/delete forgets the route
-@case("blind", "cache/forgotten by the admin API", "lifecycle.md")
+@case("blind", "cache/forgotten by the admin API", "metadata.md")
 def _(t):
     one, two = t.upstream(name="one"), t.upstream(name="two")
     box = t.sandbox(one)

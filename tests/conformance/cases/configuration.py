@@ -40,7 +40,7 @@ def _(t):
 
 
 # operations.md: every key can be overridden by the environment
-@case("start", "config/environment", "operations.md")
+@case("start", "config/environment", "config.md")
 def _(t):
     proxy = t.spawn({"errors": {"dialect": "cube"}}, env={"CUBE_PROXY_ERRORS__DIALECT": "e2b"})
     response = t.raw("GET", "/", [("Host", f"8080-{new_id()}.cube.app")], port=proxy.http)

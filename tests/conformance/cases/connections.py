@@ -210,7 +210,7 @@ def _(t):
 
 
 # routing.md: Connection and Upgrade are sent for a real upgrade; the proxy's headers are there too
-@case("cube", "websocket/headers at the sandbox", "routing.md")
+@case("cube", "websocket/headers at the sandbox", "connections.md")
 def _(t):
     upstream = t.upstream(websocket)
     box = t.sandbox(upstream, fields={"MaskRequestHost": "localhost:${PORT}"})

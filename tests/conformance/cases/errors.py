@@ -241,7 +241,7 @@ def _(t):
 
 
 # errors.md: a node in the faulty set: 340500
-@case("cube", "faulty/refused", "errors.md")
+@case("cube", "faulty/refused", "lifecycle.md")
 def _(t):
     upstream = t.upstream(host="127.0.0.41")
     box = t.sandbox(upstream)

@@ -184,7 +184,7 @@ def _(t):
 
 
 # routing.md: the gate comes after the token: a caller without it wakes nobody
-@case("resume", "resume/not without the token", "routing.md")
+@case("resume", "resume/not without the token", "lifecycle.md")
 def _(t):
     box = t.sandbox(t.upstream(), token="tok")
     t.state(box, "paused")

@@ -29,7 +29,7 @@ def _(t, headers, target, status):
     Seen(t, t.call(box))
 
 
-@case("limits", "limit/requests for one sandbox", "errors.md")
+@case("limits", "limit/requests for one sandbox", "connections.md")
 def _(t):
     upstream = t.upstream().on("/slow", lambda x: time.sleep(0.8) or x.reply(200))
     box, other = t.sandbox(upstream), t.sandbox(upstream)

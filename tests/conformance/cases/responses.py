@@ -15,7 +15,7 @@ def respond_with(t, headers, status=200, form="path", body=b"ok"):
 
 
 # routing.md, errors.md: 310200 for a 200, 330<status> for everything else, on every response
-@table("cube", "response/retcode", "errors.md", [("200", 200), ("201", 201), ("404", 404), ("503", 503), ("302", 302)])
+@table("cube", "response/retcode", "routing.md", [("200", 200), ("201", 201), ("404", 404), ("503", 503), ("302", 302)])
 def _(t, status):
     upstream = t.upstream(reply(status, [("X-App", "1")], b"body"))
     response = t.passed(t.call(t.sandbox(upstream)), status)
