@@ -93,6 +93,7 @@ impl Shared {
 fn meaning(error: &Error, ctx: &Context) -> Meaning {
     let kind = error.etype();
     match error.esource() {
+        _ if client_would_not_take(error) => Meaning::ClientLeft,
         // An attempt that failed, or a filter of ours, has left what to say.
         _ if ctx.fault.is_some() && !from_exchange(error) => {
             Meaning::Tell(ctx.fault.unwrap_or(Fault::Internal))
@@ -120,6 +121,12 @@ fn meaning(error: &Error, ctx: &Context) -> Meaning {
         }),
         ErrorSource::Internal | ErrorSource::Unset => Meaning::Tell(Fault::Internal),
     }
+}
+
+/// The engine says of a write to the client that failed whose side it was, but for the trailers of an
+/// HTTP/2 stream: their client had reset it a moment before.
+fn client_would_not_take(error: &Error) -> bool {
+    matches!((error.esource(), error.etype()), (ErrorSource::Unset, ErrorType::WriteError))
 }
 
 /// Whether the error came out of the exchange with an upstream that was reached, so that what an

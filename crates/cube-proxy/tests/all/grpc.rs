@@ -8,9 +8,12 @@ use cube_testkit::futures_util::future::join_all;
 use cube_testkit::futures_util::stream;
 use cube_testkit::tonic::metadata::{MetadataMap, MetadataValue};
 use cube_testkit::tonic::{Code, Request, Status};
-use cube_testkit::{Frame, GrpcClient, GrpcServer, Origin, Sandbox, eventually, refused_port, within};
+use cube_testkit::{
+    Frame, GrpcClient, GrpcServer, H2Wire, Origin, Sandbox, eventually, refused_port, within,
+};
 use tokio::sync::mpsc;
 
+use crate::grpc_retries::Server;
 use crate::support::{A_SECOND, Tls, patient, tls, with_tls};
 
 /// A server behind a sandbox, and a client on each listener.
@@ -367,5 +370,62 @@ async fn a_reader_that_is_slow_holds_the_server_back_and_not_its_messages_in_mem
             bytes += message.len();
         }
         assert_eq!(bytes, 3200 * 65536, "{listener}");
+    }
+}
+
+/// The client resets its streams in the moment that their trailers come: whichever is first, the call
+/// ended well or its client left it. It is no fault of the proxy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_given_up_as_its_trailers_come_was_left_by_its_client() {
+    const CALLS: u32 = 60;
+    const CANCEL: u32 = 8;
+    // Of its own: its log is counted.
+    let tls = with_tls(&cube_testkit::serde_json::json!({})).await;
+    let server = Server::start().await;
+    let host = tls.env.sandbox_at(server.address()).await.host();
+    let mut client = H2Wire::plain(tls.env.proxy.grpc()).await;
+    client.hello(&[]).await;
+    let request = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", host.as_str()),
+        (":path", "/kit.Echo/Chat"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    let head = [(":status", "200"), ("content-type", "application/grpc")];
+    let mut upstream = None;
+    for round in 0..10 {
+        let streams: Vec<u32> = (round * CALLS..(round + 1) * CALLS).map(|call| 2 * call + 1).collect();
+        let mut open = streams.iter().map(|stream| Frame::headers(*stream, &request, false).bytes());
+        // One first, so that all share its connection.
+        client.send(open.next().unwrap()).await;
+        let upstream = match &mut upstream {
+            Some(upstream) => upstream,
+            none => none.insert(server.accept().await),
+        };
+        let mut calls = Vec::new();
+        for n in 0..CALLS {
+            let call = upstream.until(|frame| frame.kind == Frame::HEADERS).await.expect("a call").stream;
+            upstream.send(Frame::headers(call, &head, false).bytes()).await;
+            client.until(|frame| frame.kind == Frame::HEADERS).await.expect("a head");
+            calls.push(call);
+            if n + 1 < CALLS {
+                client.send(open.next().unwrap()).await;
+            }
+        }
+        let trailers = calls.iter().map(|call| Frame::headers(*call, &[("grpc-status", "0")], true).bytes());
+        let resets = streams.iter().map(|stream| Frame::reset(*stream, CANCEL).bytes());
+        let (trailers, resets) = (trailers.collect::<Vec<_>>().concat(), resets.collect::<Vec<_>>().concat());
+        tokio::join!(upstream.send(trailers), client.send(resets));
+        let lines = usize::try_from((round + 1) * CALLS).unwrap();
+        eventually("all calls in the log", || async {
+            (tls.env.proxy.access_log().lines().count() == lines).then_some(())
+        })
+        .await;
+    }
+    for line in tls.env.proxy.access_log().lines() {
+        let reason = line.rsplit("||").next().unwrap_or_default();
+        assert!(matches!(reason, "ok" | "client_closed"), "{line}");
     }
 }

@@ -21,19 +21,19 @@ const CANCEL: u32 = 8;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// A server whose frames are the test's.
-struct Server(TcpListener);
+pub(crate) struct Server(TcpListener);
 
 impl Server {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self(TcpListener::bind("127.0.0.1:0").await.unwrap())
     }
 
-    fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.0.local_addr().unwrap()
     }
 
     /// The proxy's next connection.
-    async fn accept(&self) -> H2Wire {
+    pub(crate) async fn accept(&self) -> H2Wire {
         let (stream, _) = within("a connection of the proxy", self.0.accept()).await.unwrap();
         H2Wire::serve(stream).await
     }
