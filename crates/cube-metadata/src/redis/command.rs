@@ -24,6 +24,11 @@ impl Command {
         self
     }
 
+    /// Whether lookups of sandboxes are made of such commands.
+    pub(crate) fn looks_up(&self) -> bool {
+        matches!(self.verb, "HGETALL" | "GET")
+    }
+
     pub(crate) fn key(&self) -> &[u8] {
         self.arguments.first().and_then(Value::as_bytes).unwrap_or_default()
     }

@@ -20,6 +20,7 @@ pub(crate) struct Health {
     failing: AtomicBool,
     error: watch::Sender<Option<StoreError>>,
     logged: Mutex<Option<Instant>>,
+    refusal_logged: Mutex<Option<Instant>>,
 }
 
 impl Health {
@@ -29,6 +30,7 @@ impl Health {
             failing: AtomicBool::new(false),
             error: watch::Sender::new(None),
             logged: Mutex::new(None),
+            refusal_logged: Mutex::new(None),
         }
     }
 
@@ -64,11 +66,24 @@ impl Health {
         let mut logged = self.logged.lock();
         if logged.is_none_or(|at| at.elapsed() >= if another { LOG_ANOTHER } else { LOG_EVERY }) {
             *logged = Some(Instant::now());
-            tracing::warn!(server = %self.server, %error, "Redis does not answer; trying on");
+            let what = match error {
+                StoreError::Refused(_) => "Redis refuses lookups",
+                _ => "Redis does not answer",
+            };
+            tracing::warn!(server = %self.server, %error, "{what}; trying on");
         }
         drop(logged);
         self.error.send_replace(Some(error.clone()));
         !self.failing.swap(true, Ordering::AcqRel)
+    }
+
+    /// The server refuses a command that no lookup needs: nothing but that command suffers.
+    pub(crate) fn refused(&self, error: &StoreError) {
+        let mut logged = self.refusal_logged.lock();
+        if logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
+            *logged = Some(Instant::now());
+            tracing::warn!(server = %self.server, %error, "Redis refuses a command; lookups go on");
+        }
     }
 
     pub(crate) fn heal(&self) {

@@ -162,9 +162,21 @@ impl Node {
         match &outcome {
             Err(error) => self.fail(error),
             Ok(answers) => {
-                match answers.iter().filter_map(|a| a.as_ref().err()).find(|e| !is_about_the_key(e)) {
-                    Some(error) => self.fail(error),
-                    None => self.shared.answered.store(true, Ordering::Release),
+                let refused = |lookups: bool| {
+                    let mut both = answers.iter().zip(commands);
+                    both.find_map(|(answer, command)| {
+                        let error = answer.as_ref().err().filter(|error| !is_about_the_key(error))?;
+                        (!lookups || command.looks_up()).then_some(error)
+                    })
+                };
+                // A user who may read and not write is refused the one and not the other: only what
+                // lookups are made of tells whether the server is good for them.
+                if let Some(error) = refused(true) {
+                    self.fail(error);
+                } else if let Some(error) = refused(false) {
+                    self.health.refused(error);
+                } else {
+                    self.shared.answered.store(true, Ordering::Release);
                 }
             }
         }
@@ -196,7 +208,7 @@ impl Node {
         }
         let answers = pipeline.try_all::<Value>().await;
         let answers: Answers =
-            answers.into_iter().map(|answer| answer.map_err(|e| store_error(&e))).collect();
+            answers.into_iter().zip(commands).map(|(answer, command)| told(answer, command)).collect();
         // The pipeline failed as a whole, or the connection broke in the middle: that must not
         // look like the server's answer to a command.
         let broken = |error: &&StoreError| matches!(error, StoreError::Unreachable(_) | StoreError::Timeout);
@@ -426,4 +438,12 @@ impl Node {
         self.canary.clear();
         self.shared.channel.distrust();
     }
+}
+
+/// The answer to a command; an error of the server's says which command it refused.
+fn told(answer: Result<Value, Error>, command: &Command) -> Result<Value, StoreError> {
+    answer.map_err(|error| match store_error(&error) {
+        StoreError::Refused(told) => StoreError::Refused(format!("{told} ({})", command.verb)),
+        error => error,
+    })
 }

@@ -59,6 +59,51 @@ async fn an_error_on_a_higher_key_is_an_error_and_does_not_stop_other_lookups() 
     assert!(store.fetch(&id("cd")).await.unwrap().record.is_some());
 }
 
+/// What a user may not write says nothing about what it may read.
+#[tokio::test]
+async fn a_refused_write_names_its_command_and_leaves_lookups_alone() {
+    let redis = Redis::start(&[]);
+    redis.run(&["HSET", &format!("{FIRST}ab"), "HostIP", "10.0.0.1"]);
+    redis.run(&["SET", &format!("{FIRST}cd"), "a string"]);
+    redis.run(&[
+        "ACL",
+        "SETUSER",
+        "cube",
+        "on",
+        ">example-pass",
+        "~*",
+        "+@all",
+        "-zadd",
+        "-hset",
+        "-smembers",
+    ]);
+    let url = redis.url().replace("redis://", "redis://cube:example-pass@");
+    let store = connect(RedisSettings { url, ..settings(&redis) });
+    assert!(store.fetch(&id("ab")).await.unwrap().record.is_some());
+    let fields = BTreeMap::from([("HostIP".to_owned(), "10.0.0.2".to_owned())]);
+    for error in [
+        store.put(&id("ab"), &fields).await.unwrap_err(),
+        store.announce("proxy-1", "{}", 1).await.unwrap_err(),
+    ] {
+        let said = error.to_string();
+        assert!(said.contains("NOPERM") && said.contains("(HSET)"), "{said}");
+        assert!(!said.contains("10.0.0.2") && !said.contains("example-pass"), "{said}");
+        assert!(!store.failing(), "{said}");
+    }
+    assert!(store.faulty_nodes().await.unwrap_err().to_string().contains("(SMEMBERS)"));
+    assert!(!store.failing());
+    assert!(store.fetch(&id("ab")).await.unwrap().record.is_some());
+    redis.run(&["ACL", "SETUSER", "cube", "+hset"]);
+    let said = store.put(&id("cd"), &fields).await.unwrap_err().to_string();
+    assert!(said.contains("WRONGTYPE") && said.contains("(HSET)"), "{said}");
+    assert!(!store.failing());
+    // What lookups need tells.
+    redis.run(&["ACL", "SETUSER", "cube", "-hgetall"]);
+    let said = store.fetch(&id("ab")).await.unwrap_err().to_string();
+    assert!(said.contains("NOPERM") && said.contains("(HGETALL)"), "{said}");
+    assert!(store.failing());
+}
+
 #[tokio::test]
 async fn bytes_that_are_no_text_are_malformed() {
     let redis = Redis::start(&[]);

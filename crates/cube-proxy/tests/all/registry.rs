@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cube_testkit::serde_json::{self, Value, json};
-use cube_testkit::{Env, Gate, Origin, Reply, eventually, scripts, unique_id};
+use cube_testkit::{Env, Gate, Origin, RedisServer, Reply, eventually, scripts, unique_id};
 
-use crate::support::own;
+use crate::support::{builder, own};
 
 const ROWS: &str = "cube:v1:shared:cube_proxy:registry";
 const BEATS: &str = "cube:v1:shared:cube_proxy:heartbeat";
@@ -125,4 +125,30 @@ async fn the_row_goes_with_the_last_stream_and_not_before() {
     drop(client);
     assert!(env.proxy.ended().await.success());
     assert_eq!((registered.row().await, registered.beat().await), (None, None));
+}
+
+/// The proxy's user may read and not write: that is what the log says, and nothing else ails.
+#[tokio::test]
+async fn a_row_that_may_not_be_written_is_no_outage() {
+    let redis = RedisServer::start().await;
+    let user = ["ACL", "SETUSER", "cube", "on", ">example-password", "~*", "&*", "+@all", "-hset"];
+    redis.command(&user).await;
+    let config = json!({
+        "store": { "redis": {
+            "url": redis.url(), "username": "cube", "password": "example-password",
+        } },
+        "registry": { "enabled": true, "proxy_id": unique_id("proxy-"), "interval": "1s" },
+    });
+    let proxy = builder(&config).start().await;
+    let line = proxy.output_line(&["registry row cannot be written"]).await;
+    assert!(line.contains("NOPERM") && line.contains("HSET"), "{line}");
+    let env = Env { proxy, redis };
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    let begun = Instant::now();
+    while begun.elapsed() < 2 * INTERVAL {
+        env.get(&sandbox, "/").await.passed(200);
+    }
+    let output = env.proxy.output();
+    assert!(!output.contains("does not answer") && !output.contains("refuses lookups"), "{output}");
 }
