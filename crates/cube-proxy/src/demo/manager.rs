@@ -55,7 +55,9 @@ impl Manager {
         let mut states = Map::new();
         for id in SANDBOXES {
             let told = admin::ask(config, Method::GET, &format!("/admin/routes/{id}"), String::new()).await;
-            let known = told.ok().map(|route| route["state"].as_str().unwrap_or("running").to_owned());
+            let state =
+                |route: Value| route.get("state").and_then(Value::as_str).unwrap_or("running").to_owned();
+            let known = told.ok().map(state);
             let mut state = known.unwrap_or_else(|| "unknown".to_owned());
             if state == "running" {
                 self.waking.lock().remove(id);
