@@ -11,7 +11,7 @@ use pingora_proxy::Session;
 
 use crate::answer::{Asker, Fault, render};
 use crate::context::{Context, Destination, Outcome};
-use crate::driver::{Speaks, is_line_of};
+use crate::driver::{Framing, Speaks, is_line_of};
 use crate::edge::Shared;
 use crate::media_type::is_grpc;
 use crate::metrics::RouteClass;
@@ -38,6 +38,7 @@ impl From<Fault> for Stop {
 impl Shared {
     /// The request phase. `Ok(true)`: an answer was sent.
     pub(crate) async fn request(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        frame_body(session, ctx);
         self.settle(session, ctx);
         let admitted = match self.admit(session, ctx) {
             Ok(()) => self.judge(session, ctx).await,
@@ -75,7 +76,7 @@ impl Shared {
     fn admit(&self, session: &mut Session, ctx: &mut Context) -> Result<(), Fault> {
         let head_bytes =
             session.downstream_session.as_http1().map_or(0, |session| session.get_headers_raw_bytes().len());
-        let both_framings = has_both_framings(session);
+        let both_framings = has_both_framings(session) || engine_read_another_head(session, ctx);
         let odd_line = ctx.origin.as_ref().and_then(|origin| origin.conn.take_odd_line());
         let target_changed = engine_changed_target(session, odd_line.as_deref());
         let body_empty = session.is_body_empty();
@@ -189,7 +190,6 @@ impl Shared {
             ctx.body.request_done = true;
             if request.version != Version::HTTP_2 {
                 origin.conn.join_next_head();
-                origin.conn.note_bare_head(head_bytes);
             }
         }
         Ok(())
@@ -265,6 +265,26 @@ fn engine_changed_target(session: &Session, odd_line: Option<&[u8]>) -> bool {
     let line = raw.trim_ascii_start().split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_end();
     let sent = line.split(|b| *b == b' ').nth(1).unwrap_or_default();
     sent != session.req_header().raw_path() || odd_line.is_some_and(|seen| is_line_of(seen, line))
+}
+
+/// Says to the client's stream where the body of an HTTP/1.1 request ends, as the engine sees it.
+fn frame_body(session: &Session, ctx: &Context) {
+    let (Some(origin), Some(_)) = (&ctx.origin, session.downstream_session.as_http1()) else { return };
+    let request = session.req_header();
+    origin.conn.frame_body(if request.headers.contains_key(header::TRANSFER_ENCODING) {
+        Framing::Chunked
+    } else {
+        Framing::Length(content_length(request).unwrap_or(0))
+    });
+}
+
+/// Whether the engine has found the end of the head elsewhere than the stream it reads from: what
+/// follows would be taken for a body by the one and for a request by the other.
+fn engine_read_another_head(session: &Session, ctx: &Context) -> bool {
+    let (Some(origin), Some(http1)) = (&ctx.origin, session.downstream_session.as_http1()) else {
+        return false;
+    };
+    http1.get_headers_raw_bytes().len() != origin.conn.head_given()
 }
 
 /// Transfer-Encoding beside Content-Length, which the engine has silently dropped by now: what was

@@ -11,6 +11,7 @@ use pingora_proxy::Session;
 
 use crate::answer::Fault;
 use crate::context::{Context, Destination};
+use crate::driver::Framing;
 use crate::edge::Shared;
 use crate::live::Ended;
 use crate::metrics::Direction;
@@ -72,6 +73,11 @@ impl Shared {
                 response.remove_header("x-cube-cache");
             }
             return Ok(()); // the answer is still to come
+        }
+        if status == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(origin) = &ctx.origin
+        {
+            origin.conn.frame_body(Framing::Tunnel);
         }
         self.answered(ctx, status.as_u16());
         if matches!(ctx.destination, Destination::Sandbox(_)) {

@@ -102,6 +102,9 @@ fn meaning(error: &Error, ctx: &Context) -> Meaning {
             ErrorType::ReadTimedout => Meaning::Tell(Fault::BodyTimeout),
             ErrorType::InvalidHTTPHeader => Meaning::Tell(Fault::BadRequest),
             kind if *kind == PREMATURE_BODY_END => Meaning::ClientLeft,
+            ErrorType::ReadError if ctx.origin.as_ref().is_some_and(|origin| origin.conn.is_misframed()) => {
+                Meaning::Tell(Fault::BadRequest)
+            }
             // A body that is not framed as the head says.
             ErrorType::Custom(_) => Meaning::Tell(Fault::BadRequest),
             _ => Meaning::ClientLeft,

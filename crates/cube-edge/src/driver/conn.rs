@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
 use super::Kill;
+use super::body::Framing;
 use crate::metrics::ListenerClass;
 
 /// How long a request that is ended from outside has for its last words. It has to be over within
@@ -100,7 +102,11 @@ pub(crate) struct Conn {
     requests: AtomicU32,
     join_head: AtomicBool,
     nominate_upgrade: AtomicBool,
-    bare_head: AtomicUsize,
+    /// How the body of the request under way is framed, [`Framing`] packed.
+    framing: AtomicU64,
+    /// The bytes of its head, as the engine was given them.
+    head_given: AtomicUsize,
+    misframed: AtomicBool,
     reset: AtomicBool,
     linger: AtomicBool,
     has_odd_line: AtomicBool,
@@ -112,6 +118,8 @@ pub(crate) struct Conn {
     /// How often in a row the sweep has seen that the client has left.
     left: AtomicU8,
     kill: Kill,
+    /// Tells the stream of a request that is ended where it does not look at the socket.
+    ending: Kill,
 }
 
 impl Conn {
@@ -133,7 +141,9 @@ impl Conn {
             requests: AtomicU32::new(0),
             join_head: AtomicBool::new(false),
             nominate_upgrade: AtomicBool::new(false),
-            bare_head: AtomicUsize::new(0),
+            framing: AtomicU64::new(Framing::UNSAID),
+            head_given: AtomicUsize::new(0),
+            misframed: AtomicBool::new(false),
             reset: AtomicBool::new(false),
             linger: AtomicBool::new(false),
             has_odd_line: AtomicBool::new(false),
@@ -143,6 +153,7 @@ impl Conn {
             idle_after: AtomicU32::new(0),
             left: AtomicU8::new(0),
             kill: Kill::default(),
+            ending: Kill::default(),
         }
     }
 
@@ -193,14 +204,38 @@ impl Conn {
         self.nominate_upgrade.load(Ordering::Relaxed) && self.nominate_upgrade.swap(false, Ordering::Relaxed)
     }
 
-    /// The request under way is a head of that many bytes and nothing more.
-    pub(crate) fn note_bare_head(&self, bytes: usize) {
-        self.bare_head.store(bytes, Ordering::Relaxed);
+    /// How the end of the body is told; to be said before any of it is read, and once more when it
+    /// becomes a tunnel.
+    pub(crate) fn frame_body(&self, framing: Framing) {
+        self.framing.store(framing.pack(), Ordering::Release);
     }
 
-    /// The bytes of that head; 0 where the request has a body. Asked once a request.
-    pub(super) fn take_bare_head(&self) -> usize {
-        self.bare_head.swap(0, Ordering::Relaxed)
+    /// What was said of it since the last time.
+    pub(super) fn take_framing(&self) -> Option<Framing> {
+        if self.framing.load(Ordering::Acquire) == Framing::UNSAID {
+            return None;
+        }
+        Framing::unpack(self.framing.swap(Framing::UNSAID, Ordering::AcqRel))
+    }
+
+    /// The engine has been given a head of that many bytes.
+    pub(super) fn note_head_given(&self, bytes: usize) {
+        self.head_given.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The bytes of the head as the engine was given them: it has to have read just as many.
+    pub(crate) fn head_given(&self) -> usize {
+        self.head_given.load(Ordering::Relaxed)
+    }
+
+    /// The body does not follow the grammar of its coding.
+    pub(super) fn note_misframed(&self) {
+        self.misframed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a read has failed because of that.
+    pub(crate) fn is_misframed(&self) -> bool {
+        self.misframed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn take_join_head(&self) -> bool {
@@ -232,7 +267,13 @@ impl Conn {
     pub(crate) fn end_request(&self) {
         // An error says that the connection is gone already.
         let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Read);
+        self.ending.kill();
         self.kill.kill();
+    }
+
+    /// Ready when the request under way is to end, whose next read is its end.
+    pub(super) fn poll_ending(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.ending.poll_killed(cx)
     }
 
     /// Returns when a request that was ended should be over by now.

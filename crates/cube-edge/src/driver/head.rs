@@ -30,6 +30,17 @@ pub(crate) struct HeadWatch {
     line_over: bool,
     /// An empty line before the request line is cut after its CR.
     cut_empty_line: bool,
+    /// What the last line has so far.
+    last_line: LastLine,
+}
+
+/// The beginning of a line, as far as the end of a head hangs on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LastLine {
+    Empty,
+    /// A CR and nothing else.
+    Return,
+    Text,
 }
 
 impl HeadWatch {
@@ -42,6 +53,7 @@ impl HeadWatch {
             partial: Vec::new(),
             line_over: false,
             cut_empty_line: false,
+            last_line: LastLine::Empty,
         }
     }
 
@@ -70,20 +82,35 @@ impl HeadWatch {
         Some(count)
     }
 
-    /// The CR of an empty line came in with the request before.
-    pub(crate) fn expect_line_feed(&mut self) {
-        self.cut_empty_line = true;
+    /// Where the head ends in the next bytes, which is behind its empty line; none where it goes on.
+    /// Lines end with a line feed, as the engine has it.
+    pub(crate) fn end_in(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut start = 0;
+        for at in memchr_iter(b'\n', bytes) {
+            self.lines += 1;
+            self.begin_line(bytes.get(start..at).unwrap_or_default());
+            let line = std::mem::replace(&mut self.last_line, LastLine::Empty);
+            if line != LastLine::Text {
+                return Some(at + 1);
+            }
+            start = at + 1;
+        }
+        self.begin_line(bytes.get(start..).unwrap_or_default());
+        None
+    }
+
+    fn begin_line(&mut self, piece: &[u8]) {
+        self.last_line = match (self.last_line, piece) {
+            (line, []) => line,
+            (LastLine::Empty, [b'\r']) => LastLine::Return,
+            _ => LastLine::Text,
+        };
     }
 
     /// Takes bytes in. Gives back a request line that the engine would rewrite instead of refusing
     /// it: one with a control byte or a space in its target.
-    ///
-    /// Where requests are sent ahead the bytes may begin in the middle of a head, whose beginning
-    /// the engine has read with the request before. So what looks like such a line need not be
-    /// one: [`is_line_of`] tells.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         self.bytes += bytes.len();
-        self.lines += memchr_iter(b'\n', bytes).count();
         if self.line_over {
             return None;
         }
@@ -227,10 +254,28 @@ mod tests {
             assert_eq!(watch().empty_lines(bytes), empty, "{}", bytes.escape_ascii());
         }
         let mut cut = watch();
-        cut.expect_line_feed();
+        assert_eq!(cut.empty_lines(b"\r"), Some(1));
         assert_eq!(cut.empty_lines(b"\nGET"), Some(1));
         cut.take(b"GET / HTTP/1.1\r\n");
         assert_eq!(cut.empty_lines(b"\r\n"), Some(0), "the end of the head");
+    }
+
+    #[test]
+    fn a_head_ends_with_its_empty_line_however_it_comes_in() {
+        for (head, behind) in [
+            ("GET / HTTP/1.1\r\n\r\n", "GET /2"),
+            ("GET / HTTP/1.1\r\nA: b\r\n\r\n", "\r\n"),
+            ("GET / HTTP/1.1\nA: b\n\n", ""),
+            ("GET / HTTP/1.1\r\nA: b\n\r\n", "0\r\n\r\n"),
+            ("GET / HTTP/1.1\r\nA: \r\n\r\r\n\r\n", ""),
+        ] {
+            let bytes = [head, behind].concat();
+            assert_eq!(watch().end_in(bytes.as_bytes()), Some(head.len()), "{head:?}");
+            let mut piecewise = watch();
+            let end = bytes.bytes().position(|byte| piecewise.end_in(&[byte]).is_some());
+            assert_eq!(end, Some(head.len() - 1), "{head:?} byte for byte");
+        }
+        assert_eq!(watch().end_in(b"GET / HTTP/1.1\r\nA: b\r\n\r"), None);
     }
 
     #[test]
@@ -255,10 +300,10 @@ mod tests {
     #[test]
     fn too_many_fields_are_told_from_a_bad_head() {
         let mut head = watch();
-        head.take(b"GET / HTTP/1.1\r\n");
-        head.take("A: b\r\n".repeat(10).as_bytes());
+        head.end_in(b"GET / HTTP/1.1\r\n");
+        head.end_in("A: b\r\n".repeat(10).as_bytes());
         assert_eq!(head.why_refused(), 400);
-        head.take("A: b\r\n".repeat(300).as_bytes());
+        head.end_in("A: b\r\n".repeat(300).as_bytes());
         assert_eq!(head.why_refused(), 431);
     }
 }

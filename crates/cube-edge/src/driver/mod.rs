@@ -5,7 +5,9 @@
 //! handles, what we handle"). The engine gets one request at a time, through
 //! `HttpServerApp::process_new_http`, which it offers for accept loops like this.
 
+mod body;
 mod certificate;
+mod chunks;
 mod conn;
 mod frames;
 mod h1;
@@ -20,7 +22,7 @@ mod tls;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -31,6 +33,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+pub(crate) use body::Framing;
 pub use certificate::{Certificate, CertificateError, CertificateFiles, Standing};
 pub use conn::Speaks;
 use conn::close_patiently;
@@ -89,13 +92,14 @@ impl Kill {
         self.killed.load(Ordering::Acquire)
     }
 
+    fn poll_killed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.waiter.register(cx.waker());
+        // Looked at after the registration: from then on no kill is missed.
+        if self.is_killed() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
     async fn killed(&self) {
-        poll_fn(|cx| {
-            self.waiter.register(cx.waker());
-            // Looked at after the registration: from then on no kill is missed.
-            if self.is_killed() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        poll_fn(|cx| self.poll_killed(cx)).await;
     }
 }
 

@@ -1,13 +1,16 @@
 //! The client's byte stream as the engine sees it.
 //!
 //! Between the socket (or the TLS session over it) and the engine it does what the engine leaves
-//! open: the deadline of a request's head, our own answer where the engine would refuse with a
+//! open: requests that are told apart by the grammar before the engine sees a byte of the next one, the
+//! deadline of a request's head, our own answer where the engine would refuse with a
 //! bare one, head and body in one write, and the close that shows that an answer is not whole (a
 //! reset).
 
+use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -26,6 +29,8 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 use tokio_rustls::server::TlsStream;
 
+use super::body::{BodyWatch, Framing};
+use super::chunks::Malformed;
 use super::conn::{Conn, Phase};
 use super::frames::FrameWatch;
 use super::head::{self, HeadLimits, HeadWatch};
@@ -165,16 +170,20 @@ pub(crate) struct ClientStream {
     timer: Option<Pin<Box<Sleep>>>,
     /// Whether a byte of this head has come.
     begun: bool,
-    /// Nothing of this request came in with the one before.
-    fresh: bool,
-    /// Something was read after this head.
-    beyond: bool,
     head: HeadWatch,
+    /// The body behind that head.
+    body: BodyWatch,
+    /// HTTP/1.1: read, and not handed on yet, since it belongs to what comes after the head or the
+    /// body under way.
+    ahead: BytesMut,
     /// HTTP/2: the frames that leave.
     resets: Option<Resets>,
     /// HTTP/2 only.
     frames: Option<Box<Frames>>,
 }
+
+/// A CR before a request that ends no line.
+struct BareReturn;
 
 /// What is kept of an HTTP/2 client's bytes.
 struct Frames {
@@ -201,9 +210,9 @@ impl ClientStream {
             deadline,
             timer: None,
             begun: false,
-            fresh: true,
-            beyond: false,
             head: HeadWatch::new(limits),
+            body: BodyWatch::new(Framing::Length(0)),
+            ahead: BytesMut::new(),
             resets: None,
             frames: None,
         }
@@ -218,33 +227,26 @@ impl ClientStream {
         stream
     }
 
-    /// Whether it is sure that nothing of a next request was read: the head was all that came, to
-    /// the byte. (Of a request with a body the engine does not say where it ends.)
-    pub(super) fn ends_with_head(&self) -> bool {
-        self.fresh && !self.beyond && self.head.bytes() == self.conn.take_bare_head()
-    }
-
-    /// Gets ready for another request on this connection; `fresh`: nothing of it has been read.
-    pub(super) fn next_request(&mut self, fresh: bool) {
+    /// Gets ready for another request on this connection; whether nothing of it has come yet.
+    pub(super) fn next_request(&mut self) -> bool {
         self.timer = None;
         self.begun = false;
-        self.fresh = fresh;
-        self.beyond = false;
         self.head.restart();
-        if fresh {
-            self.conn.set_phase(Phase::Idle);
-        } else {
-            // Where that is not the whole head, the rest of it is due.
-            self.begun = true;
-            self.deadline = Instant::now() + self.header_timeout;
-            self.conn.set_phase(Phase::Head);
+        self.body = BodyWatch::new(Framing::Length(0));
+        // What is no line is left, to be refused when it is read.
+        if let Some(empty) = self.head.empty_lines(&self.ahead) {
+            self.ahead.advance(empty);
         }
-    }
-
-    /// The next request, of which nothing has been read but the CR of an empty line before it.
-    pub(super) fn next_request_in_empty_line(&mut self) {
-        self.next_request(true);
-        self.head.expect_line_feed();
+        if self.ahead.is_empty() {
+            self.ahead = BytesMut::new();
+            self.conn.set_phase(Phase::Idle);
+            return true;
+        }
+        // Where that is not the whole head, the rest of it is due.
+        self.begun = true;
+        self.deadline = Instant::now() + self.header_timeout;
+        self.conn.set_phase(Phase::Head);
+        false
     }
 
     /// When the head of the request that is waited for is due.
@@ -330,36 +332,105 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads, but for empty lines before a request: they are no beginning of it, so they neither
-    /// reach the engine nor start a clock.
-    fn poll_past_empty_lines(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        loop {
-            ready!(self.io.poll_read(cx, buf))?;
-            let came = buf.filled().get(before..).unwrap_or_default();
-            // Where something of this request came in with the one before, it has begun.
-            if !self.fresh || came.is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-            let Some(empty) = self.head.empty_lines(came) else {
-                return Poll::Ready(Err(self.refuse(cx, 400)));
+    /// Reads what comes next of the client's bytes: what was read ahead, then the socket. `part` says
+    /// which of them are handed on; those before are dropped, those behind are kept. How many came; 0
+    /// is the end of the connection.
+    fn poll_part<E>(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+        part: impl FnOnce(&mut Self, &[u8]) -> Result<Range<usize>, E>,
+    ) -> Poll<io::Result<Result<usize, E>>> {
+        if !self.ahead.is_empty() {
+            let mut ahead = std::mem::take(&mut self.ahead);
+            let came = ahead.len().min(buf.remaining());
+            let part = match part(self, ahead.get(..came).unwrap_or_default()) {
+                Ok(part) => part,
+                Err(error) => return Poll::Ready(Ok(Err(error))),
             };
-            if empty == 0 {
-                return Poll::Ready(Ok(()));
+            let end = part.end;
+            buf.put_slice(ahead.get(part).unwrap_or_default());
+            ahead.advance(end);
+            if !ahead.is_empty() {
+                self.ahead = ahead;
             }
-            let left = came.len() - empty;
-            let end = before + left;
-            buf.filled_mut().copy_within(before + empty.., before);
-            buf.set_filled(end);
-            if left > 0 {
-                return Poll::Ready(Ok(()));
+            return Poll::Ready(Ok(Ok(came)));
+        }
+        let before = buf.filled().len();
+        ready!(self.io.poll_read(cx, buf))?;
+        let bytes = buf.filled().get(before..).unwrap_or_default();
+        let came = bytes.len();
+        if came == 0 {
+            return Poll::Ready(Ok(Ok(0)));
+        }
+        let part = match part(self, bytes) {
+            Ok(part) => part,
+            Err(error) => return Poll::Ready(Ok(Err(error))),
+        };
+        self.ahead.extend_from_slice(bytes.get(part.end..).unwrap_or_default());
+        let count = part.len();
+        if part.start > 0 {
+            buf.filled_mut().copy_within(before + part.start..before + part.end, before);
+        }
+        buf.set_filled(before + count);
+        Poll::Ready(Ok(Ok(came)))
+    }
+
+    /// What of these bytes belongs to the head: no empty lines before it, and nothing behind it.
+    fn head_part(&mut self, bytes: &[u8]) -> Result<Range<usize>, BareReturn> {
+        let start = self.head.empty_lines(bytes).ok_or(BareReturn)?;
+        let bytes = bytes.get(start..).unwrap_or_default();
+        let end = self.head.end_in(bytes);
+        if let Some(end) = end {
+            self.conn.note_head_given(self.head.bytes() + end);
+        }
+        Ok(start..start + end.unwrap_or(bytes.len()))
+    }
+
+    /// Reads bytes of the body under way, no more.
+    fn poll_body(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(framing) = self.conn.take_framing() {
+            self.body = BodyWatch::new(framing);
+        }
+        if self.body.is_over() {
+            return self.poll_behind(cx, buf);
+        }
+        match ready!(self.poll_part(cx, buf, |this, bytes| Ok(0..this.body.follow(bytes)?)))? {
+            Ok(_) => Poll::Ready(Ok(())),
+            Err(Malformed) => {
+                self.conn.note_misframed();
+                Poll::Ready(Err(io::ErrorKind::InvalidData.into()))
             }
         }
     }
 
+    /// Behind the end of the body there is only the end of the connection to be told. What comes is the
+    /// next request's: it is kept, and no more is read for now; that the client has left meanwhile, the
+    /// sweep notices.
+    fn poll_behind(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            let came = ready!(self.poll_part(cx, buf, |_, _| Ok::<_, Infallible>(0..0)))?;
+            if came == Ok(0) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        self.conn.poll_ending(cx).map(Ok)
+    }
+
     fn poll_head(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        match self.poll_past_empty_lines(cx, buf) {
+        let read = loop {
+            break match self.poll_part(cx, buf, Self::head_part) {
+                // Empty lines before a request are no beginning of it: they reach the engine as little
+                // as they start a clock.
+                Poll::Ready(Ok(Ok(came))) if came > 0 && buf.filled().len() == before => continue,
+                Poll::Ready(Ok(Ok(_))) => Poll::Ready(Ok(())),
+                Poll::Ready(Ok(Err(BareReturn))) => Poll::Ready(Err(self.refuse(cx, 400))),
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Pending => Poll::Pending,
+            };
+        };
+        match read {
             Poll::Ready(Ok(())) if buf.filled().len() > before => {
                 let phase = self.conn.phase();
                 if phase == Phase::Idle {
@@ -407,10 +478,10 @@ impl AsyncRead for ClientStream {
         }
         if self.conn.phase() == Phase::Open {
             self.timer = None;
-            let before = buf.filled().len();
-            let read = self.poll_frames(cx, buf);
-            self.beyond |= buf.filled().len() > before;
-            return read;
+            return match self.frames {
+                Some(_) => self.poll_frames(cx, buf),
+                None => self.poll_body(cx, buf),
+            };
         }
         self.poll_head(cx, buf)
     }

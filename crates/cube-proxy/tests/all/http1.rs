@@ -140,31 +140,113 @@ async fn the_same_content_length_twice_is_forwarded_once() {
     assert_eq!((seen.headers.all("Content-Length"), seen.body.as_slice()), (vec!["4"], &b"body"[..]));
 }
 
+/// RFC 9112, 7.1 and 7.1.2. What follows a body that ends elsewhere for another recipient would be a
+/// request for one of the two.
 #[tokio::test]
-async fn a_chunked_request_that_is_malformed_reaches_no_second_request() {
+async fn a_chunked_request_that_does_not_follow_the_grammar_is_refused() {
     let env = cube().await;
     let origin = Origin::echo().await;
     let sandbox = env.sandbox(&origin).await;
+    let host = sandbox.host();
     for body in [
+        // sizes and data
         "zz\r\nbody\r\n0\r\n\r\n",
         "-1\r\nx\r\n0\r\n\r\n",
         "fffffffffffffffff\r\nx",
         "4\r\nbodyX\r\n0\r\n\r\n",
+        "4\nbody\n0\n\n",
+        "4 \r\nbody\r\n0\r\n\r\n",
+        "\r\n\r\n",
+        "\r\nbody\r\n0\r\n\r\n",
+        // extensions
+        "4;a\nb\r\nbody\r\n0\r\n\r\n",
+        "4;a\0b\r\nbody\r\n0\r\n\r\n",
+        "4;\r\nbody\r\n0\r\n\r\n",
+        "4;a=\"b\r\nbody\r\n0\r\n\r\n",
+        ";a=b\r\n\r\n",
+        "4\r\nbody\r\n0;a\nb\r\n\r\n",
+        // trailers
+        "4\r\nbody\r\n0\r\nGET /x HTTP/1.1\r\n\r\n",
+        "4\r\nbody\r\n0\r\nX T: 1\r\n\r\n",
+        "4\r\nbody\r\n0\r\n X: 1\r\n\r\n",
+        "4\r\nbody\r\n0\r\nX: a\0\r\n\r\n",
+        "4\r\nbody\r\n0\r\nX: a\nGET /x HTTP/1.1\r\n\r\n",
     ] {
-        let before = origin.received().iter().filter(|r| r.target == "/smuggled").count();
-        let mut client = env.client().await;
-        let host = sandbox.host();
-        client
-            .send(format!(
-                "POST / HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n{body}GET /smuggled HTTP/1.1\r\nHost: {host}\r\n\r\n"
-            ))
-            .await;
-        let answer = client.try_head().await;
-        assert!(!matches!(answer, Ok(Some(Answer { status: 200, .. }))), "{body:?}");
-        let after = origin.received().iter().filter(|r| r.target == "/smuggled").count();
-        assert_eq!(before, after, "{body:?}");
+        let case = body.escape_debug();
+        let head = format!("POST / HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let smuggled = format!("GET /smuggled HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        // With the head, and behind it.
+        for apart in [false, true] {
+            let mut client = env.client().await;
+            if apart {
+                let before = origin.count();
+                client.send(&head).await;
+                origin.wait_for(before + 1).await;
+                client.send(format!("{body}{smuggled}")).await;
+            } else {
+                client.send(format!("{head}{body}{smuggled}")).await;
+            }
+            let answer = client.answer("POST").await;
+            assert_eq!((answer.status, answer.retcode()), (400, Some(310_400)), "{case}");
+            assert!(client.ended().await, "{case}");
+        }
     }
+    assert!(origin.received().iter().all(|request| request.target != "/smuggled" && request.target != "/x"));
     env.get(&sandbox, "/").await.passed(200);
+}
+
+/// However the bytes come, each request gets its own body and its own response.
+#[tokio::test]
+async fn requests_of_every_framing_are_told_apart_wherever_they_are_cut() {
+    let env = cube().await;
+    let origin = Origin::echo().await;
+    let host = env.sandbox(&origin).await.host();
+    let requests = [
+        (
+            "POST /chunks",
+            "Transfer-Encoding: chunked\r\n",
+            "3;a=\"b;c\"\r\none\r\n1\r\n!\r\n0\r\nX-Sum: 1\r\n\r\n",
+            "one!",
+        ),
+        ("GET /bare", "", "", ""),
+        ("PUT /length", "Content-Length: 9\r\n", "GET / HTT", "GET / HTT"),
+        ("POST /none", "Content-Length: 0\r\n", "", ""),
+        ("POST /empty", "Transfer-Encoding: chunked\r\n", "0\r\n\r\n\r\n", ""),
+        ("DELETE /last", "", "", ""),
+    ];
+    let bytes: String = requests
+        .iter()
+        .map(|(line, framing, body, _)| format!("{line} HTTP/1.1\r\nHost: {host}\r\n{framing}\r\n{body}"))
+        .collect();
+    for size in [1, 2, 7, 61, bytes.len()] {
+        let mut client = env.client().await;
+        for piece in bytes.as_bytes().chunks(size) {
+            client.send(piece).await;
+        }
+        for (line, _, _, body) in &requests {
+            let seen = client.answer("POST").await.passed(200).seen();
+            assert_eq!(format!("{} {}", seen.method, seen.target), *line, "{size}");
+            assert_eq!(seen.body, body.as_bytes(), "{line}, {size}");
+        }
+    }
+}
+
+/// What the engine would change in a request line is refused in a request that was sent ahead too.
+#[tokio::test]
+async fn a_target_that_would_be_changed_is_refused_when_it_was_sent_ahead() {
+    let env = cube().await;
+    let origin = Origin::echo().await;
+    let host = env.sandbox(&origin).await.host();
+    for first in [
+        "GET /1 HTTP/1.1\r\nHost: {host}\r\n\r\n",
+        "POST /1 HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\n\r\nab",
+    ] {
+        let first = first.replace("{host}", &host);
+        let mut client = env.client().await;
+        client.send(format!("{first}GET /a b HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        client.answer("GET").await.passed(200);
+        assert_eq!(client.answer("GET").await.status, 400, "{first}");
+    }
 }
 
 #[tokio::test]
