@@ -35,6 +35,7 @@ use crate::drain::Drain;
 use crate::driver::{ORIGIN, Phase};
 use crate::live::LiveRequests;
 use crate::metrics::{EdgeMetrics, RouteClass};
+use crate::processes::Processes;
 use crate::rate::RateLimit;
 use crate::request_id;
 use crate::response_cache::{Cached, ResponseCache};
@@ -52,6 +53,7 @@ pub(crate) struct Shared {
     pub(crate) response_cache: Option<Arc<ResponseCache>>,
     pub(crate) drain: Arc<Drain>,
     pub(crate) desk: Arc<Desk>,
+    pub(crate) processes: Arc<Processes>,
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) rate: RateLimit,

@@ -2,7 +2,7 @@
 //! driver.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use cube_breaker::Breaker;
@@ -25,6 +25,7 @@ use crate::edge::{Edge, Shared};
 use crate::error::EdgeError;
 use crate::live::{Ended, LiveRequests};
 use crate::metrics::EdgeMetrics;
+use crate::processes::{Ledger, ProcessStanding, Processes};
 use crate::rate::RateLimit;
 use crate::response_cache::{self, ResponseCache};
 use crate::settings::Settings;
@@ -85,6 +86,7 @@ impl Gateway {
         let connections = parts.settings.connections.clone();
         let control_plane = ControlPlane::default();
         control_plane.update(parts.settings.control_plane.clone());
+        let processes = Processes::new(registry.clone(), lifecycle.steady_ms());
         let shared = Arc::new(Shared {
             settings: ArcSwap::from_pointee(parts.settings),
             store: parts.store,
@@ -96,6 +98,7 @@ impl Gateway {
             response_cache,
             drain: drain.clone(),
             desk: Arc::default(),
+            processes,
             metrics: metrics.clone(),
             access_log,
             rate: RateLimit::default(),
@@ -162,6 +165,51 @@ impl Gateway {
     #[must_use]
     pub fn desk(&self) -> &Arc<Desk> {
         &self.shared.desk
+    }
+
+    /// The processes of before a hot restart that still drain, and what they counted.
+    #[must_use]
+    pub fn processes(&self) -> &Arc<Processes> {
+        &self.shared.processes
+    }
+
+    /// How this process stands.
+    #[must_use]
+    pub fn standing(&self) -> ProcessStanding {
+        let Shared { processes, lifecycle, metrics, live, .. } = &*self.shared;
+        let since = |began: Instant| {
+            let passed = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            lifecycle.steady_ms().saturating_sub(passed)
+        };
+        ProcessStanding {
+            streams: Some(metrics.under_way()),
+            connections: u64::try_from(self.driver.open()).ok(),
+            oldest: live.oldest().map(since),
+            ..processes.own_standing()
+        }
+    }
+
+    /// What is left of this process's requests will be ended after this time, unless it was said that
+    /// they end earlier.
+    pub fn ends_within(&self, time: Duration) {
+        let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.shared.processes.end_by(self.shared.lifecycle.steady_ms().saturating_add(time));
+    }
+
+    /// What the successor of this process is to know of what was counted.
+    #[must_use]
+    pub fn ledger(&self) -> Ledger {
+        let Shared { processes, metrics, .. } = &*self.shared;
+        processes.ledger(self.standing(), metrics.service_started.get())
+    }
+
+    /// Takes what the process before this one knew of what was counted.
+    pub fn take_ledger(&self, ledger: Ledger) {
+        let Shared { processes, metrics, lifecycle, .. } = &*self.shared;
+        if ledger.service_started > 0 {
+            metrics.service_started.set(ledger.service_started);
+        }
+        processes.take(ledger, lifecycle.steady_ms());
     }
 
     /// States, activity and registry row.

@@ -148,7 +148,7 @@ impl Shared {
                 let limit = ctx.settings.limits.requests_per_sandbox;
                 let place = self
                     .live
-                    .enter(&target.id, origin, limit)
+                    .enter(&target.id, origin, limit, ctx.started)
                     .map_err(|limit| Fault::TooManyForSandbox { limit })?;
                 ctx.place.insert(place)
             }

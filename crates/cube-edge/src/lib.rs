@@ -21,6 +21,7 @@ mod live;
 mod media_type;
 mod metrics;
 mod peer;
+mod processes;
 mod rate;
 mod reason;
 mod reconfigure;
@@ -48,6 +49,7 @@ pub use metrics::{
     ConnectOutcome, ConnectionLimit, Direction, EdgeMetrics, Finished, FormClass, GaugeGuard, ListenerClass,
     MethodClass, ProtocolClass, RouteClass, TlsOutcome,
 };
+pub use processes::{Counted, CountedProcess, Ledger, LinkedProcess, ProcessStanding, Processes};
 pub use reason::Reason;
 pub use reconfigure::Reconfiguration;
 pub use response_cache::Settings as ResponseCacheSettings;

@@ -36,6 +36,7 @@ pub(crate) enum Ended {
 /// One request under way.
 pub(crate) struct Live {
     ended: AtomicU8,
+    began: Instant,
     conn: Arc<Conn>,
     kill: Option<Arc<Kill>>,
     /// The life of the sandbox that it streams from; moves when the record is read again.
@@ -89,15 +90,17 @@ impl LiveRequests {
         })
     }
 
-    /// Adds a request; the error is the limit that it would go over.
+    /// Adds a request that `began` then; the error is the limit that it would go over.
     pub(crate) fn enter(
         self: &Arc<Self>,
         id: &SandboxId,
         origin: &Origin,
         limit: Option<u32>,
+        began: Instant,
     ) -> Result<Place, u32> {
         let live = Arc::new(Live {
             ended: AtomicU8::new(0),
+            began,
             conn: origin.conn.clone(),
             kill: origin.kill.clone(),
             generation: Mutex::new(None),
@@ -127,6 +130,12 @@ impl LiveRequests {
     /// The requests of this sandbox that are under way.
     pub(crate) fn count(&self, id: &SandboxId) -> usize {
         self.shard(id).lock().requests.get(id).map_or(0, Vec::len)
+    }
+
+    /// When the oldest request under way began.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        let oldest = |shard: &Shard| shard.lock().requests.values().flatten().map(|live| live.began).min();
+        self.shards.iter().filter_map(oldest).min()
     }
 
     /// The sandboxes that have requests under way.

@@ -110,6 +110,12 @@ impl Lifecycle {
         self.clock.steady()
     }
 
+    /// A moment of the steady clock in unix milliseconds, as the system's clock stands now.
+    #[must_use]
+    pub fn unix_ms_of(&self, steady: u64) -> u64 {
+        self.clock.now().unix(steady)
+    }
+
     /// Stamps newer than `since` (milliseconds of [`Lifecycle::steady_ms`]; 0: all), for another
     /// process: in unix milliseconds, and what to take from those for the steady clock, which is the
     /// same in all processes, whoever sets the system's.

@@ -266,7 +266,7 @@ fn open(
     let certificates = certificates(config, &gateway)?;
     let data = bind_data(config, certificates.clone(), inherited, &mut handles)?;
     let reload = Reload::new(file, config.clone(), gateway.clone(), certificates, &registry)?;
-    let plain = bind_plain(config, &gateway, &readiness, registry, inherited, &mut handles)?;
+    let plain = bind_plain(config, &gateway, &readiness, inherited, &mut handles)?;
     Ok(Opened { gateway, readiness, store, reload, data, plain, handles })
 }
 
@@ -378,7 +378,6 @@ fn bind_plain(
     config: &Config,
     gateway: &Arc<Gateway>,
     readiness: &Arc<Readiness>,
-    registry: Registry,
     inherited: &mut Inherited,
     handles: &mut Vec<Handle>,
 ) -> Result<Vec<PlainListener>, StartError> {
@@ -399,7 +398,7 @@ fn bind_plain(
         );
     }
     if let Some(address) = listen.metrics {
-        let app = MetricsApp::new(registry, readiness.clone()).map_err(engine)?;
+        let app = MetricsApp::new(gateway, readiness.clone());
         let socket = inherited.take(address);
         add(
             "listen.metrics",

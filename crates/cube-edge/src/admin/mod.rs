@@ -7,9 +7,11 @@ mod access;
 mod answer;
 mod desk;
 mod explain;
+mod processes;
 mod question;
 mod readiness;
 mod route;
+mod scrape;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -88,9 +90,15 @@ impl AdminApi {
                 }
             }
         }
+        if let (&Method::POST, Some(pid)) = (method, processes::to_end(path)) {
+            return processes::end(&self.shared, pid).await;
+        }
         if method == Method::GET {
             if path == "/admin/healthz" {
                 return self.health();
+            }
+            if path == "/admin/processes" {
+                return Answer::json(StatusCode::OK, &processes::describe(&self.shared));
             }
             if path == "/admin/top" {
                 return self.top(uri.query());
@@ -108,6 +116,9 @@ impl AdminApi {
     /// Answers a request that came to a process that this one took over from.
     pub async fn errand(&self, method: &str, target: &str, body: &[u8]) -> (u16, Bytes) {
         let answer = match (method.parse(), target.parse()) {
+            (Ok(Method::GET), Ok(_)) if target == scrape::PATH => {
+                scrape::scrape(&self.shared, &self.readiness).await
+            }
             (Ok(method), Ok(uri)) => self.handle(&method, &uri, body).await,
             _ => Answer::no_route(method, target),
         };

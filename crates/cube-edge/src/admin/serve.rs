@@ -9,13 +9,13 @@ use http::{Method, StatusCode, header};
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
-use prometheus::{IntGauge, Registry, TextEncoder};
 use tokio::time::timeout;
 
 use super::access::too_large;
 use super::answer::{Answer, probe};
-use super::{AdminApi, MAX_BODY, Readiness};
-use crate::error::EdgeError;
+use super::{AdminApi, MAX_BODY, Readiness, scrape};
+use crate::edge::Shared;
+use crate::gateway::Gateway;
 
 /// Seconds an idle connection is kept.
 const KEEPALIVE: u64 = 60;
@@ -70,56 +70,32 @@ impl HttpServerApp for AdminApp {
     }
 }
 
-/// The metrics listener; without figures the health listener.
+/// The metrics listener; without anything to be scraped the health listener.
 pub struct MetricsApp {
-    figures: Option<Figures>,
+    scraped: Option<Arc<Shared>>,
     readiness: Arc<Readiness>,
 }
 
-/// What is scraped.
-struct Figures {
-    registry: Registry,
-    /// What `/readyz` says, set when it is scraped.
-    ready: IntGauge,
-}
-
 impl MetricsApp {
-    /// Serves `/metrics` from `registry`, and the two probes.
-    ///
-    /// # Errors
-    /// [`EdgeError::Metrics`] when the registry has a metric of its own name already.
-    pub fn new(registry: Registry, readiness: Arc<Readiness>) -> Result<Self, EdgeError> {
-        let ready = IntGauge::new("cube_proxy_ready", "1 while /readyz says 200")?;
-        registry.register(Box::new(ready.clone()))?;
-        Ok(Self { figures: Some(Figures { registry, ready }), readiness })
+    /// Serves `/metrics` of `gateway`, and the two probes.
+    #[must_use]
+    pub fn new(gateway: &Gateway, readiness: Arc<Readiness>) -> Self {
+        Self { scraped: Some(gateway.shared().clone()), readiness }
     }
 
     /// Serves the two probes only.
     #[must_use]
     pub fn health_only(readiness: Arc<Readiness>) -> Self {
-        Self { figures: None, readiness }
+        Self { scraped: None, readiness }
     }
 
-    pub(super) fn answer(&self, method: &Method, path: &str) -> Answer {
+    pub(super) async fn answer(&self, method: &Method, path: &str) -> Answer {
         if let Some(answer) = probe(&self.readiness, method.as_str(), path) {
             return answer;
         }
-        match &self.figures {
-            Some(Figures { registry, ready })
-                if path == "/metrics" && matches!(*method, Method::GET | Method::HEAD) =>
-            {
-                ready.set(i64::from(self.readiness.unready().is_none()));
-                match TextEncoder::new().encode_to_string(&registry.gather()) {
-                    Ok(text) => Answer {
-                        status: StatusCode::OK,
-                        kind: "text/plain; version=0.0.4; charset=utf-8",
-                        body: text.into(),
-                    },
-                    Err(error) => {
-                        tracing::error!(%error, "the metrics cannot be written out");
-                        Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
-                    }
-                }
+        match &self.scraped {
+            Some(shared) if path == scrape::PATH && matches!(*method, Method::GET | Method::HEAD) => {
+                scrape::scrape(shared, &self.readiness).await
             }
             _ => Answer::no_route(method.as_str(), path),
         }
@@ -134,8 +110,10 @@ impl HttpServerApp for MetricsApp {
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         accept(&mut http, shutdown).await?;
+        // A successor may be asked.
+        let _under_way = self.scraped.as_ref().map(|shared| shared.desk.under_way());
         let head = http.req_header();
-        let answer = self.answer(&head.method, head.uri.path());
+        let answer = self.answer(&head.method, head.uri.path()).await;
         respond(http, &answer, shutdown).await
     }
 }

@@ -359,7 +359,7 @@ async fn a_route_is_shown_without_its_token() {
 #[tokio::test]
 async fn metrics_are_served_and_health_alone_where_that_is_asked_for() {
     let parts = parts();
-    let app = MetricsApp::new(parts.registry.clone(), parts.readiness.clone()).unwrap();
+    let app = MetricsApp::new(&parts.gateway, parts.readiness.clone());
     let metrics = serve(app).await;
     let get = |path: &str| {
         format!("GET {path} HTTP/1.1\r\nHost: metrics.example\r\nConnection: close\r\n\r\n").into_bytes()

@@ -5,7 +5,7 @@ mod class;
 mod process;
 
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -77,6 +77,12 @@ pub struct EdgeMetrics {
     pub access_log_lines: IntCounter,
     /// Lines lost: the queue was full, or the file could not be written.
     pub access_log_dropped: IntCounter,
+    /// What `/readyz` says, set when it is scraped.
+    pub ready: IntGauge,
+    /// Processes of before a hot restart that still drain, set when it is scraped.
+    pub draining_processes: IntGauge,
+    /// When the service was started, unix seconds: by the first process that took over from no other.
+    pub service_started: IntGauge,
 }
 
 impl EdgeMetrics {
@@ -127,6 +133,12 @@ impl EdgeMetrics {
         let build = make.gauges("build_info", "The version that runs; always 1.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         registry.register(Box::new(process::Process::new()?))?;
+        let service_started = make.gauge(
+            "service_start_time_seconds",
+            "When the service was started, unix seconds; a hot restart does not change it.",
+        )?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        service_started.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
 
         let cells = Retcode::LABELS * Reason::ALL.len() * FormClass::ALL.len();
         Ok(Self {
@@ -161,6 +173,12 @@ impl EdgeMetrics {
             open_websockets: make.gauge("open_websockets", "Upgraded connections.")?,
             access_log_lines: make.counter("access_log_lines_total", "Lines written to the access log.")?,
             access_log_dropped: make.counter("access_log_dropped_total", "Lines the access log has lost.")?,
+            ready: make.gauge("ready", "1 while /readyz says 200")?,
+            draining_processes: make.gauge(
+                "draining_processes",
+                "Processes of before a hot restart that still have connections.",
+            )?,
+            service_started,
         })
     }
 
@@ -187,6 +205,13 @@ impl EdgeMetrics {
     #[must_use]
     pub fn inflight(&self, route: RouteClass) -> GaugeGuard {
         GaugeGuard::of(self.inflight.get(route as usize))
+    }
+
+    /// Requests under way.
+    #[must_use]
+    pub fn under_way(&self) -> u64 {
+        let all = self.inflight.iter().map(|gauge| u64::try_from(gauge.get()).unwrap_or_default());
+        all.sum()
     }
 
     /// Counts a client connection as open for as long as the guard lives.

@@ -57,6 +57,14 @@ pub(crate) async fn ask(
     Err(fault(format!("{}: {said}", status.as_u16())))
 }
 
+/// Which processes of before a hot restart still drain: the answer of `GET /admin/processes`.
+///
+/// # Errors
+/// As [`ask`]; a proxy of an earlier version answers 404.
+pub(super) async fn processes(config: &Config) -> Result<Value, StartError> {
+    ask(config, Method::GET, "/admin/processes", String::new()).await
+}
+
 /// What `/metrics` of the proxy that runs with this configuration says.
 ///
 /// # Errors

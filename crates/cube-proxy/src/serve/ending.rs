@@ -79,6 +79,7 @@ pub(super) async fn drain_after_upgrade(
         stop.send_replace(Stop::Asked);
     }
     tracing::info!(open = gateway.driver().open(), "a successor serves; draining");
+    gateway.ends_within(config.drain.timeout);
     let times = async {
         let idle = config.limits.keepalive_idle.min(config.drain.timeout);
         let late = async {
@@ -94,6 +95,7 @@ pub(super) async fn drain_after_upgrade(
     let told = async {
         // The sender is in `stop`, which lives here.
         let _ = stop.subscribe().wait_for(|stop| *stop >= Stop::Asked).await;
+        gateway.ends_within(config.drain.delay.saturating_add(config.drain.stop_timeout));
         tokio::time::sleep(config.drain.delay).await;
         stages.advance(Stage::Emptying);
         run_out(stages, config.drain.stop_timeout, "drain.stop_timeout", gateway).await;
@@ -125,6 +127,8 @@ pub(super) async fn drain_after_upgrade(
     }
     // They go to the successor over the link that ends now.
     gateway.desk().answered().await;
+    // Its last lines are counted by then.
+    gateway.close_log();
     drainer.finish().await;
 }
 

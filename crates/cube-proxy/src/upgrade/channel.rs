@@ -12,6 +12,7 @@ use rustix::net::{
 };
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::Message;
@@ -26,13 +27,18 @@ const PIECE: usize = 64 * 1024;
 /// One end of a conversation.
 pub(super) struct Channel {
     stream: Arc<UnixStream>,
+    writing: Arc<Mutex<()>>,
     read: Vec<u8>,
     descriptors: Vec<OwnedFd>,
 }
 
 /// Sends only, so that neither end waits for the other to read while both write.
 #[derive(Clone)]
-pub(super) struct Sender(Arc<UnixStream>);
+pub(super) struct Sender {
+    stream: Arc<UnixStream>,
+    /// Held over a message, which may go out in several pieces: those of two must not mix.
+    writing: Arc<Mutex<()>>,
+}
 
 /// A channel that belongs to no runtime.
 pub(super) struct Detached {
@@ -42,11 +48,11 @@ pub(super) struct Detached {
 
 impl Channel {
     pub(super) fn new(stream: UnixStream) -> Self {
-        Self { stream: Arc::new(stream), read: Vec::new(), descriptors: Vec::new() }
+        Self { stream: Arc::new(stream), writing: Arc::default(), read: Vec::new(), descriptors: Vec::new() }
     }
 
     pub(super) fn sender(&self) -> Sender {
-        Sender(self.stream.clone())
+        Sender { stream: self.stream.clone(), writing: self.writing.clone() }
     }
 
     pub(super) async fn send(&self, message: &Message) -> io::Result<()> {
@@ -130,8 +136,9 @@ impl Sender {
         let bytes = [&length.to_be_bytes()[..], &text].concat();
         let mut rest = &bytes[..];
         let mut along = descriptors;
+        let _writing = self.writing.lock().await;
         while !rest.is_empty() {
-            let sent = self.0.async_io(Interest::WRITABLE, || put(&self.0, rest, along)).await?;
+            let sent = self.stream.async_io(Interest::WRITABLE, || put(&self.stream, rest, along)).await?;
             along = &[];
             rest = rest.get(sent..).unwrap_or_default();
         }
@@ -206,6 +213,79 @@ mod tests {
         assert_eq!(text, "through", "and no copy of it is left open");
         drop(one);
         assert!(two.receive().await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn messages_of_two_senders_do_not_mix() {
+        let (one, two) = UnixStream::pair().unwrap();
+        let (one, mut two) = (Channel::new(one), Channel::new(two));
+        let sending: Vec<_> = ["a", "b"]
+            .map(|letter| {
+                let sender = one.sender();
+                // More than the socket holds, so that each waits in the middle.
+                let text = letter.repeat(20 * PIECE);
+                tokio::spawn(async move { sender.send(&Message::Failed { text }).await.unwrap() })
+            })
+            .into_iter()
+            .collect();
+        for _ in 0..2 {
+            let Some(Message::Failed { text }) = two.receive().await.unwrap() else { panic!("a message") };
+            assert!(
+                text.len() == 20 * PIECE
+                    && (text.trim_matches('a').is_empty() || text.trim_matches('b').is_empty())
+            );
+        }
+        for sent in sending {
+            sent.await.unwrap();
+        }
+    }
+
+    #[test]
+    fn what_an_older_or_a_newer_version_says_is_understood_as_far_as_it_goes() {
+        let read = |text: &str| serde_json::from_str::<Message>(text).unwrap();
+        assert!(matches!(read(r#"{"say":"welcome"}"#), Message::Welcome { reports: false }));
+        assert!(matches!(read(r#"{"say":"drainer","protocol":1}"#), Message::Drainer { standing: None, .. }));
+        assert!(matches!(
+            read(r#"{"say":"activity","rows":[["a",5]]}"#),
+            Message::Activity { offset: None, .. }
+        ));
+        let known = read(r#"{"say":"known","listed":7,"drainers":2}"#);
+        assert!(
+            matches!(known, Message::Known { listings, drainers: 2, ledger: None } if listings.listed == 7)
+        );
+        assert!(matches!(read(r#"{"say":"something new","x":[1]}"#), Message::Unknown));
+        assert!(matches!(read(r#"{"say":"settled","why":"new"}"#), Message::Settled));
+    }
+
+    #[test]
+    fn what_a_process_knows_reads_as_it_was_written() {
+        let registry = prometheus::Registry::new();
+        let seconds = prometheus::HistogramOpts::new("cube_proxy_seconds", "x").buckets(vec![0.000_025, 0.1]);
+        let seconds = prometheus::Histogram::with_opts(seconds).unwrap();
+        registry.register(Box::new(seconds.clone())).unwrap();
+        seconds.observe(0.07);
+        let counted = cube_edge::Counted::of(&registry.gather());
+        let standing = cube_edge::ProcessStanding { pid: 7, started: u64::MAX, ..Default::default() };
+        let ledger = cube_edge::Ledger { service_started: -3, gone: counted.clone(), ..Default::default() };
+        let listings = cube_lifecycle::Listings { listed: 5, offset: Some(-4), cursors: vec![(1, 2)] };
+        let known = Message::Known {
+            listings: listings.clone(),
+            drainers: 1,
+            ledger: Some(Box::new(ledger.clone())),
+        };
+        let text = serde_json::to_string(&known).unwrap();
+        let Message::Known { listings: l, ledger: Some(read), .. } = serde_json::from_str(&text).unwrap()
+        else {
+            panic!("{text}")
+        };
+        assert_eq!((l, *read), (listings, ledger));
+        let text =
+            serde_json::to_string(&Message::Report { standing: standing.clone(), counted: counted.clone() });
+        let Message::Report { standing: s, counted: c } = serde_json::from_str(&text.unwrap()).unwrap()
+        else {
+            panic!("a report")
+        };
+        assert_eq!((s, c), (standing, counted));
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cube_edge::{Errand, Gateway};
+use cube_edge::{Counted, Errand, Gateway};
 use http::Method;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
@@ -68,6 +68,7 @@ impl Drainer {
             last: 0,
             reported: since,
             again: AGAIN_AFTER_BREAK,
+            counted: None,
         };
         let task = tokio::spawn(linked.run(run_dir, ending));
         Self { stop, last, task }
@@ -101,6 +102,8 @@ struct Linked {
     /// When activity was last reported, milliseconds of the steady clock.
     reported: u64,
     again: Duration,
+    /// What was said over this link to have been counted; none where that is not understood.
+    counted: Option<Counted>,
 }
 
 impl Linked {
@@ -108,9 +111,11 @@ impl Linked {
         let mut failed = 0_u32;
         loop {
             // At its end, too: what is still to be reported needs a link.
-            match link(&run_dir).await {
-                Ok(channel) => {
+            match link(&run_dir, &self.gateway).await {
+                Ok((channel, reports)) => {
                     failed = 0;
+                    // Over a new link everything is said anew.
+                    self.counted = reports.then(Counted::default);
                     match self.converse(channel, &mut ending).await {
                         Ok(true) => return,
                         Ok(false) => tracing::debug!("the main process has handed over or ended"),
@@ -198,6 +203,13 @@ impl Linked {
         let since = self.reported.saturating_sub(u64::try_from(again).unwrap_or(u64::MAX));
         send_activity(sender, lifecycle.activity_newer(since)).await?;
         self.reported = began;
+        let Some(said) = self.counted.take() else { return Ok(()) };
+        // Gathering reads files of the system's.
+        let gateway = self.gateway.clone();
+        let gathered = tokio::task::spawn_blocking(move || (gateway.standing(), gateway.processes().own()));
+        let (standing, counted) = gathered.await.map_err(io::Error::other)?;
+        sender.send(&Message::Report { standing, counted: counted.since(&said) }).await?;
+        self.counted = Some(counted);
         Ok(())
     }
 }
@@ -220,13 +232,15 @@ pub(super) async fn send_activity(
     Ok(())
 }
 
-async fn link(run_dir: &Path) -> io::Result<Channel> {
+/// The link, and whether its other end understands reports.
+async fn link(run_dir: &Path, gateway: &Gateway) -> io::Result<(Channel, bool)> {
     let stream = UnixStream::connect(socket::path(run_dir)).await?;
     socket::peer(&stream)?;
     let mut channel = Channel::new(stream);
-    channel.send(&Message::Drainer { protocol: PROTOCOL }).await?;
+    let standing = Some(gateway.standing());
+    channel.send(&Message::Drainer { protocol: PROTOCOL, standing }).await?;
     match channel.receive_within(PROMPT).await? {
-        Some(Message::Welcome) => Ok(channel),
+        Some(Message::Welcome { reports }) => Ok((channel, reports)),
         other => Err(io::Error::other(format!("no welcome: {other:?}"))),
     }
 }

@@ -211,12 +211,12 @@ impl Incumbent {
             Ok(Some(Message::Upgrade { protocol, version })) => {
                 self.asked(channel, pid, protocol, &version).await;
             }
-            Ok(Some(Message::Drainer { protocol: PROTOCOL }))
+            Ok(Some(Message::Drainer { protocol: PROTOCOL, standing }))
                 if *self.phase.borrow() != Phase::HandedOver =>
             {
                 tracing::info!(pid, "linked to a draining process");
                 self.links.send_modify(|links| *links += 1);
-                link::serve(channel, self.gateway.desk(), self.gateway.lifecycle(), &self.admin).await;
+                link::serve(channel, pid, standing, &self.gateway, &self.admin).await;
                 self.links.send_modify(|links| *links -= 1);
                 tracing::info!(pid, "the link to a draining process has ended");
             }
@@ -414,7 +414,8 @@ impl Incumbent {
         send_activity(&sender, lifecycle.activity_newer(0)).await.map_err(lost)?;
         let listings = lifecycle.listings();
         let drainers = *self.links.borrow();
-        sender.send(&Message::Known { listings, drainers }).await.map_err(lost)?;
+        let ledger = Some(Box::new(self.gateway.ledger()));
+        sender.send(&Message::Known { listings, drainers, ledger }).await.map_err(lost)?;
         match channel.receive().await {
             Ok(Some(Message::Taken)) => Ok(()),
             other => Err(unexpected(other)),
@@ -425,6 +426,7 @@ impl Incumbent {
     fn become_drainer(&self, pid: i32, began: u64) {
         self.handles.lock().clear();
         *self.successor.lock() = Pid::from_raw(pid);
+        self.gateway.processes().drain_since(self.gateway.lifecycle().steady_ms());
         self.gateway.drain().hand_over();
         let (errands, taken) = mpsc::channel(ERRANDS);
         let desk = self.gateway.desk();

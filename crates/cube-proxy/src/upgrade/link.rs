@@ -3,35 +3,70 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use cube_edge::{AdminApi, Desk, Word};
+use cube_edge::{AdminApi, Gateway, LinkedProcess, ProcessStanding, Word};
 use cube_lifecycle::Lifecycle;
 use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use super::Message;
 use super::channel::{Channel, Sender};
 
 type Unheard = Mutex<HashMap<u64, oneshot::Sender<()>>>;
 
-/// Tells the drainer what the admin API is told and takes its activity, until it ends or the desk
-/// dismisses it, since this process has a successor too.
-pub(super) async fn serve(channel: Channel, desk: &Desk, lifecycle: &Lifecycle, admin: &Arc<AdminApi>) {
+/// How long a drainer that was told to end at once may take before it is killed: one that hangs
+/// hears nothing.
+const ENDS: Duration = Duration::from_secs(2);
+
+/// Tells the drainer what the admin API is told and takes its activity and its counts, until it ends
+/// or the desk dismisses it, since this process has a successor too.
+pub(super) async fn serve(
+    channel: Channel,
+    pid: i32,
+    standing: Option<ProcessStanding>,
+    gateway: &Gateway,
+    admin: &Arc<AdminApi>,
+) {
     // From here on nothing is missed.
-    let words = desk.listen();
+    let words = gateway.desk().listen();
+    let process = gateway.processes().link(pid.unsigned_abs(), standing);
     let sender = channel.sender();
     let unheard = Unheard::default();
     let linked = async {
-        sender.send(&Message::Welcome).await?;
+        sender.send(&Message::Welcome { reports: true }).await?;
         // Both at once: neither end may wait for the other to read while both write.
+        let mut heard = std::pin::pin!(hear(channel, gateway.lifecycle(), admin, &process, &unheard));
         tokio::select! {
-            told = tell(words, &sender, &unheard) => told,
-            heard = hear(channel, lifecycle, admin, &unheard) => heard,
+            told = tell(words, &sender, &unheard) => match told {
+                Ok(()) => Ok(()),
+                // It is gone, and its last words may not have been read yet.
+                Err(_) => heard.await,
+            },
+            heard = &mut heard => heard,
+            () = end_when_wanted(&process, pid, &sender) => Ok(()),
         }
     };
     if let Err(error) = linked.await {
         tracing::debug!(%error, "the link to a draining process broke");
     }
+}
+
+/// Ends the drainer once somebody wants that; its end is heard by who listens to it.
+async fn end_when_wanted(process: &LinkedProcess, pid: i32, sender: &Sender) {
+    process.end_wanted().await;
+    tracing::info!(pid, "a draining process is ended");
+    // An error: it is gone.
+    let _ = timeout(ENDS, sender.send(&Message::Stop { now: true })).await;
+    tokio::time::sleep(ENDS).await;
+    if let Some(process) = Pid::from_raw(pid) {
+        tracing::warn!(pid, "a draining process does not end; it is killed");
+        // An error: it is gone. While this link lives the id is no other process's.
+        let _ = kill_process(process, Signal::KILL);
+    }
+    std::future::pending().await
 }
 
 async fn tell(mut words: mpsc::Receiver<Word>, sender: &Sender, unheard: &Unheard) -> io::Result<()> {
@@ -61,11 +96,13 @@ async fn hear(
     mut channel: Channel,
     lifecycle: &Lifecycle,
     admin: &Arc<AdminApi>,
+    process: &LinkedProcess,
     unheard: &Unheard,
 ) -> io::Result<()> {
     while let Some(message) = channel.receive().await? {
         match message {
             Message::Activity { rows, offset } => lifecycle.take_activity(&rows, offset),
+            Message::Report { standing, counted } => process.report(standing, counted),
             Message::Heard { number } => {
                 if let Some(heard) = unheard.lock().remove(&number) {
                     // Whoever waited may have given up.

@@ -22,6 +22,7 @@ mod presence;
 mod socket;
 mod successor;
 
+use cube_edge::{Counted, Ledger, ProcessStanding};
 use cube_lifecycle::{Listings, StateRow};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -42,14 +43,19 @@ const PROMPT: Duration = Duration::from_secs(5);
 const ROWS: usize = 2_000;
 
 /// What the processes say to each other. Each message is JSON behind its length; new fields are
-/// ignored by who does not know them.
+/// ignored by who does not know them. So are new messages, but by the first versions, whose link breaks
+/// over them: what may come to one of those is sent only where it has said that it understands.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 enum Message {
     /// The first word of `run --upgrade`.
     Upgrade { protocol: u32, version: String },
-    /// The first word of a drainer.
-    Drainer { protocol: u32 },
+    /// The first word of a drainer, and how it stands.
+    Drainer {
+        protocol: u32,
+        #[serde(default)]
+        standing: Option<ProcessStanding>,
+    },
 
     /// No, and why. Ends the attempt.
     Refused { text: String },
@@ -78,6 +84,9 @@ enum Message {
         #[serde(flatten)]
         listings: Listings,
         drainers: usize,
+        /// What was counted before and beside the successor.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ledger: Option<Box<Ledger>>,
     },
     /// The successor has taken it.
     Taken,
@@ -88,8 +97,14 @@ enum Message {
     /// Pid file and socket are the successor's.
     Settled,
 
-    /// To a drainer: it is linked.
-    Welcome,
+    /// To a drainer: it is linked. Whether its reports are understood.
+    Welcome {
+        #[serde(default)]
+        reports: bool,
+    },
+    /// From a drainer, every second and at its end, where they are understood: how it stands, and the
+    /// counts that are other than in its last report over this link.
+    Report { standing: ProcessStanding, counted: Counted },
     /// A change that the admin API took, numbered where its hearing is waited for.
     Push { number: Option<u64>, path: String, body: String },
     /// That change has been taken.
@@ -102,6 +117,10 @@ enum Message {
     Errand { number: u64, method: String, target: String, body: String },
     /// Its answer.
     Done { number: u64, status: u16, body: String },
+
+    /// Something that a later version says.
+    #[serde(other)]
+    Unknown,
 }
 
 /// A listening socket.

@@ -158,8 +158,11 @@ impl Takeover {
             match self.channel.receive_within(KNOWN).await {
                 Ok(Some(Message::States { rows })) => lifecycle.take_states(&rows),
                 Ok(Some(Message::Activity { rows, offset })) => lifecycle.take_activity(&rows, offset),
-                Ok(Some(Message::Known { listings, drainers })) => {
+                Ok(Some(Message::Known { listings, drainers, ledger })) => {
                     lifecycle.go_on_from(&listings);
+                    if let Some(ledger) = ledger {
+                        gateway.take_ledger(*ledger);
+                    }
                     // The one that says it will drain as well.
                     gateway.desk().expect(drainers + 1);
                     break;

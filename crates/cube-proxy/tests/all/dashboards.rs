@@ -218,6 +218,88 @@ fn the_rules_pass_the_checker_of_prometheus() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// What an alert says of a series after so many minutes, a value a minute; nothing: it is silent.
+fn alert(name: &str, metric: &str, values: &str, minutes: u32, says: Option<(&str, &str)>) -> Value {
+    let rules = std::fs::read_to_string(deploy("prometheus/cube-proxy.rules.yml")).unwrap();
+    let rule = rules.split(&format!("- alert: {name}\n")).nth(1).unwrap().split("- alert:").next().unwrap();
+    let field = |name: &str| {
+        let value = rule.lines().find_map(|line| line.trim().strip_prefix(&format!("{name}: "))).unwrap();
+        value.trim_matches(['"', '\'']).to_owned()
+    };
+    let severity = field("labels").replace("{ severity: ", "").replace(" }", "");
+    let expected = says.map(|(summary, description)| {
+        json!({
+            "exp_labels": { "instance": "a:9101", "job": "cube-proxy", "severity": severity },
+            "exp_annotations": {
+                "summary": summary, "description": description, "runbook_url": field("runbook_url"),
+            },
+        })
+    });
+    json!({
+        "interval": "1m",
+        "input_series": [
+            { "series": format!("{metric}{{instance=\"a:9101\",job=\"cube-proxy\"}}"), "values": values },
+            // Of a process that a hot restart replaces every minute.
+            { "series": "process_start_time_seconds{instance=\"a:9101\",job=\"cube-proxy\"}",
+              "values": "1000+60x60" },
+            { "series": "cube_proxy_build_info{instance=\"a:9101\",job=\"cube-proxy\",version=\"1\"}",
+              "values": "1x60" },
+        ],
+        "alert_rule_test": [
+            { "eval_time": format!("{minutes}m"), "alertname": name, "exp_alerts": Vec::from_iter(expected) },
+        ],
+    })
+}
+
+#[test]
+fn alerts_tell_restarts_from_hot_restarts_and_count_in_whole_numbers() {
+    let started = "cube_proxy_service_start_time_seconds";
+    let lost = "cube_proxy_access_log_dropped_total";
+    let tests = json!({
+        "rule_files": [deploy("prometheus/cube-proxy.rules.yml").canonicalize().unwrap()],
+        "evaluation_interval": "1m",
+        "tests": [
+            alert("CubeProxyRestarts", started, "1000x60", 30, None),
+            alert("CubeProxyRestarts", started, "1000+60x20", 5, Some((
+                "a:9101 starts again and again", "5 starts in a quarter of an hour.",
+            ))),
+            // A counter that was first scraped in the middle of the ten minutes: the increase is no
+            // whole number.
+            alert("CubeProxyLogLinesLost", lost, "_x3 5 5 12x20", 10, Some((
+                "a:9101 has lost 8 access log lines",
+                "The disk is full or slow, or the directory is gone. Requests are not concerned.",
+            ))),
+            alert("CubeProxyLogLinesLost", lost, "7x20", 10, None),
+            alert("CubeProxyManyHeld", "cube_proxy_held_requests", "1234567x20", 10, Some((
+                "a:9101 holds 1234567 requests", "Beyond lifecycle.max_held they are refused with 310503.",
+            ))),
+            alert("CubeProxyNodesLeftAlone", "cube_proxy_breaker_open_nodes", "2x20", 10, Some((
+                "a:9101 leaves 2 nodes alone",
+                "Connecting to several sandboxes on them failed; their requests get 340500.",
+            ))),
+        ],
+    });
+    let directory = std::env::temp_dir().join(cube_testkit::unique_id("cube-promtool-"));
+    std::fs::create_dir(&directory).unwrap();
+    let file = directory.join("tests.yml");
+    std::fs::write(&file, tests.to_string()).unwrap();
+    let output = Command::new("promtool").args(["test", "rules"]).arg(&file).output().unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn alert_texts_format_their_value_and_name_an_absolute_page() {
+    let rules = std::fs::read_to_string(deploy("prometheus/cube-proxy.rules.yml")).unwrap();
+    for (at, _) in rules.match_indices("{{ $value") {
+        assert!(rules[at..].starts_with("{{ $value | "), "as it is: {}", &rules[at..at + 40]);
+    }
+    let alerts = rules.matches("- alert: ").count();
+    let links = rules.lines().filter(|line| line.trim().starts_with("runbook_url: ") && line.contains("://"));
+    assert_eq!(links.count(), alerts);
+}
+
 #[test]
 fn the_dashboard_has_what_an_import_needs() {
     let dashboard = dashboard();

@@ -46,6 +46,7 @@ mod log_sinks;
 mod metrics;
 mod package;
 mod pages;
+mod processes;
 mod records;
 mod registry;
 mod reload;

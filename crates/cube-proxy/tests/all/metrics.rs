@@ -42,6 +42,8 @@ const NAMES: &[(&str, &[&str])] = &[
     ("access_log_lines_total", &[]),
     ("access_log_dropped_total", &[]),
     ("build_info", &["version"]),
+    ("draining_processes", &[]),
+    ("service_start_time_seconds", &[]),
     ("config_reloads_total", &["outcome"]),
     ("config_last_reload_successful", &[]),
 ];

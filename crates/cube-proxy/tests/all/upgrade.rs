@@ -10,7 +10,7 @@ use cube_testkit::{BlackHole, Client, Env, Exchange, Origin, Reply, Sandbox, eve
 use crate::support::{own, with_tls};
 
 /// Sends back what comes in, piece by piece, until the body ends.
-async fn mirror(mut exchange: Exchange) -> cube_testkit::Outcome {
+pub(crate) async fn mirror(mut exchange: Exchange) -> cube_testkit::Outcome {
     if exchange.request.method == "GET" {
         return cube_testkit::scripts::echo(exchange).await;
     }
@@ -25,10 +25,10 @@ async fn mirror(mut exchange: Exchange) -> cube_testkit::Outcome {
 }
 
 /// A stream through the proxy, both ways.
-struct Stream(Client);
+pub(crate) struct Stream(Client);
 
 impl Stream {
-    async fn open(env: &Env, sandbox: &Sandbox) -> Self {
+    pub(crate) async fn open(env: &Env, sandbox: &Sandbox) -> Self {
         let mut client = env.client().await;
         let host = sandbox.host();
         client.request("POST", "/", &[("Host", &host), ("Transfer-Encoding", "chunked")]).await;
@@ -39,18 +39,18 @@ impl Stream {
     }
 
     /// A piece goes there and comes back.
-    async fn moves(&mut self) {
+    pub(crate) async fn moves(&mut self) {
         self.0.chunk("tick").await;
         assert_eq!(self.0.next_chunk().await, b"tick");
     }
 
-    async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         self.0.send("0\r\n\r\n").await;
         assert!(self.0.next_chunk().await.is_empty());
     }
 
     /// It breaks within the second that the contract gives.
-    async fn cut(mut self) {
+    pub(crate) async fn cut(mut self) {
         let cut = tokio::time::timeout(Duration::from_secs(3), self.0.wire().chunk()).await;
         assert!(cut.expect("the stream to end").is_err(), "a cut stream has no clean end");
     }

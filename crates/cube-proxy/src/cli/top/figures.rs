@@ -67,6 +67,23 @@ pub(super) struct Figures {
     /// Nodes that are not dialled: for what this process saw, and by the shared set.
     pub(super) open_nodes: Vec<String>,
     pub(super) faulty_nodes: Vec<String>,
+    /// Processes of before a hot restart that still drain, the longest first.
+    pub(super) draining: Vec<DrainingProcess>,
+}
+
+/// A process that drains. What it does not say, being of an older version, is null.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct DrainingProcess {
+    pub(super) pid: u64,
+    pub(super) version: Option<String>,
+    /// Requests, streams and tunnels under way in it, and its open client connections.
+    pub(super) streams: Option<u64>,
+    pub(super) connections: Option<u64>,
+    /// For how long it has drained, and its oldest stream has run.
+    pub(super) draining_seconds: Option<u64>,
+    pub(super) oldest_seconds: Option<u64>,
+    /// After how long what is left will be ended.
+    pub(super) deadline_seconds: Option<u64>,
 }
 
 /// How often one return code was given for one reason.
@@ -153,8 +170,26 @@ impl Figures {
             busiest: busiest.collect(),
             open_nodes: nodes("open_nodes"),
             faulty_nodes: nodes("faulty_nodes"),
+            draining: draining(&now.processes),
         }
     }
+}
+
+fn draining(told: &Value) -> Vec<DrainingProcess> {
+    let now = told["now"].as_u64().unwrap_or(0);
+    let process = |process: &Value| {
+        let past = |name: &str| process[name].as_u64().map(|at| now.saturating_sub(at) / 1000);
+        DrainingProcess {
+            pid: process["pid"].as_u64().unwrap_or(0),
+            version: process["version"].as_str().map(str::to_owned),
+            streams: process["streams"].as_u64(),
+            connections: process["connections"].as_u64(),
+            draining_seconds: past("draining_since"),
+            oldest_seconds: past("oldest"),
+            deadline_seconds: process["deadline"].as_u64().map(|at| at.saturating_sub(now) / 1000),
+        }
+    };
+    told["processes"].as_array().into_iter().flatten().map(process).collect()
 }
 
 /// How much a counter grew. One that fell belongs to a new process and began at nothing.
@@ -225,7 +260,15 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::cli::top) fn sample(at: Instant, text: &str, top: Value) -> Sample {
-        Sample { at, series: Series::parse(text), top }
+        let processes = json!({
+            "now": 3_700_000,
+            "processes": [
+                { "pid": 4711, "version": "0.0.9", "streams": 2, "connections": 3, "draining_since": 3_400_000,
+                  "oldest": 100_000, "deadline": 7_000_000 },
+                { "pid": 4712, "version": null, "streams": null },
+            ],
+        });
+        Sample { at, series: Series::parse(text), top, processes }
     }
 
     /// Two looks, two seconds apart.
@@ -275,6 +318,9 @@ pub(super) mod tests {
         let busy: Vec<_> = figures.busiest.iter().map(|b| (b.sandbox_id.as_str(), b.requests)).collect();
         assert_eq!(busy, [("box-1", Some(100.0)), ("box-2", Some(1.0))]);
         assert_eq!(figures.open_nodes, ["10.0.0.7"]);
+        let old = &figures.draining[0];
+        assert_eq!((old.pid, old.streams, old.draining_seconds), (4711, Some(2), Some(300)));
+        assert_eq!((old.oldest_seconds, old.deadline_seconds), (Some(3600), Some(3300)));
     }
 
     #[test]

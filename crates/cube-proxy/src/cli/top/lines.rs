@@ -1,6 +1,6 @@
 //! The figures as plain text: one line an interval, or one table.
 
-use super::figures::Figures;
+use super::figures::{DrainingProcess, Figures};
 
 /// After so many lines their header is repeated.
 pub(super) const HEADER_EVERY: u32 = 20;
@@ -83,6 +83,33 @@ pub(super) fn title(figures: &Figures) -> String {
 
 /// Names and values, in blocks that belong together.
 pub(super) fn blocks(figures: &Figures) -> [Vec<(&'static str, String)>; 2] {
+    let mut blocks = of_the_service(figures);
+    let [first, _] = &mut blocks;
+    first.extend(figures.draining.iter().map(|process| ("draining", draining(process))));
+    blocks
+}
+
+/// One process that drains.
+fn draining(process: &DrainingProcess) -> String {
+    let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
+    let DrainingProcess { pid, version, .. } = process;
+    let version = version.as_deref().unwrap_or("an older version");
+    let mut line = format!("{pid} ({version}): {} streams", number(process.streams));
+    let times = [
+        (", oldest ", process.oldest_seconds),
+        (", for ", process.draining_seconds),
+        (", ends in ", process.deadline_seconds),
+    ];
+    for (what, seconds) in times {
+        if let Some(seconds) = seconds {
+            line.push_str(what);
+            line.push_str(&time(seconds));
+        }
+    }
+    line
+}
+
+fn of_the_service(figures: &Figures) -> [Vec<(&'static str, String)>; 2] {
     let tracked = match figures.cache_tracked {
         Some(true) => "changes are pushed",
         Some(false) => "CHANGES ARE NOT PUSHED",
@@ -215,6 +242,19 @@ mod tests {
         for shown in ["cube-proxy 0.1.0", "ready", "box-1", "310200  ok", "340500  faulty_node", "10.0.0.7"] {
             assert!(table.contains(shown), "no {shown} in\n{table}");
         }
+    }
+
+    #[test]
+    fn a_process_that_drains_has_a_line() {
+        let table = table(&figures());
+        let lines: Vec<&String> = table.iter().filter(|line| line.starts_with("draining")).collect();
+        assert_eq!(
+            lines,
+            [
+                "draining     4711 (0.0.9): 2 streams, oldest 1h00m, for 5m00s, ends in 55m00s",
+                "draining     4712 (an older version): ? streams",
+            ]
+        );
     }
 
     #[test]

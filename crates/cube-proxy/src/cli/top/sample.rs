@@ -20,6 +20,8 @@ pub(super) struct Sample {
     pub(super) series: Series,
     /// The answer of `GET /admin/top`.
     pub(super) top: Value,
+    /// The answer of `GET /admin/processes`; null where the proxy is of a version without it.
+    pub(super) processes: Value,
 }
 
 impl Sample {
@@ -30,8 +32,9 @@ impl Sample {
     pub(super) async fn take(config: &Config) -> Result<Self, StartError> {
         let target = format!("/admin/top?most={MOST}");
         let top = admin::ask(config, http::Method::GET, &target, String::new()).await?;
+        let processes = admin::processes(config).await.unwrap_or_default();
         let text = admin::metrics(config).await?;
-        Ok(Self { at: Instant::now(), series: Series::parse(&text), top })
+        Ok(Self { at: Instant::now(), series: Series::parse(&text), top, processes })
     }
 }
 

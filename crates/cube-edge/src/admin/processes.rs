@@ -1,0 +1,60 @@
+//! `GET /admin/processes` and `POST /admin/processes/<pid>/end`: the processes of before a hot
+//! restart that still drain (fleet.md, "Processes that drain").
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::answer::Answer;
+use crate::edge::Shared;
+use crate::processes::ProcessStanding;
+
+/// How long a process that is ended may take to be gone: more than until it is killed.
+const GONE: Duration = Duration::from_secs(5);
+
+/// `{"now", "main": {"pid", "version", "started"}, "processes": [{"pid", "version", "started",
+/// "draining_since", "streams", "connections", "oldest", "deadline"}]}`, the longest draining first.
+/// Times are unix milliseconds; `oldest` is when the oldest of its streams began, `deadline` when
+/// what is left of them will be ended. What a process has not said (an older version says nothing)
+/// is null.
+pub(super) fn describe(shared: &Shared) -> Value {
+    let lifecycle = &shared.lifecycle;
+    let unix = |steady: u64| lifecycle.unix_ms_of(steady);
+    let process = |standing: ProcessStanding| {
+        json!({
+            "pid": standing.pid,
+            "version": standing.version,
+            "started": Some(standing.started).filter(|at| *at != 0).map(unix),
+            "draining_since": standing.draining_since.map(unix),
+            "streams": standing.streams,
+            "connections": standing.connections,
+            "oldest": standing.oldest.map(unix),
+            "deadline": standing.deadline.map(unix),
+        })
+    };
+    let own = shared.processes.own_standing();
+    json!({
+        "now": unix(lifecycle.steady_ms()),
+        "main": { "pid": own.pid, "version": own.version, "started": unix(own.started) },
+        "processes": shared.processes.draining().into_iter().map(process).collect::<Value>(),
+    })
+}
+
+/// The process id in `/admin/processes/<pid>/end`.
+pub(super) fn to_end(path: &str) -> Option<&str> {
+    path.strip_prefix("/admin/processes/")?.strip_suffix("/end").filter(|pid| !pid.contains('/'))
+}
+
+/// Ends a draining process with all that is under way in it.
+pub(super) async fn end(shared: &Shared, pid: &str) -> Answer {
+    let ended = match pid.parse() {
+        Ok(pid) => shared.processes.end(pid, GONE).await,
+        Err(_) => None,
+    };
+    match ended {
+        Some(true) => Answer::json(StatusCode::OK, &json!({ "ok": true })),
+        Some(false) => Answer::error(StatusCode::SERVICE_UNAVAILABLE, &format!("process {pid} does not end")),
+        None => Answer::error(StatusCode::NOT_FOUND, &format!("no draining process {pid}")),
+    }
+}

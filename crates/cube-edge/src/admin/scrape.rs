@@ -1,0 +1,47 @@
+//! `GET /metrics`: this process's metrics with those of the processes that drain, or have drained,
+//! added (fleet.md, "Processes that drain").
+//!
+//! It waits for no other process: what they counted is what they last said. Where a successor has
+//! taken over, it answers, or a counter would be scraped that is lower than before.
+
+use http::StatusCode;
+use prometheus::TextEncoder;
+
+use super::Readiness;
+use super::answer::Answer;
+use super::desk::{self, Turn};
+use crate::edge::Shared;
+
+/// Where it is scraped.
+pub(super) const PATH: &str = "/metrics";
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Answers, here or by the successor of this process.
+pub(super) async fn scrape(shared: &Shared, readiness: &Readiness) -> Answer {
+    match shared.desk.turn().await {
+        Turn::Here(_turn) => here(shared, readiness),
+        Turn::There(successor) => {
+            let answer = desk::ask(&successor, "GET", PATH, b"").await;
+            match answer.status {
+                StatusCode::OK => Answer { kind: TEXT, ..answer },
+                // It is of a version that answers for itself alone.
+                StatusCode::NOT_FOUND => here(shared, readiness),
+                _ => answer,
+            }
+        }
+    }
+}
+
+fn here(shared: &Shared, readiness: &Readiness) -> Answer {
+    let metrics = &shared.metrics;
+    metrics.ready.set(i64::from(readiness.unready().is_none()));
+    let draining = shared.processes.draining().len();
+    metrics.draining_processes.set(i64::try_from(draining).unwrap_or(i64::MAX));
+    match TextEncoder::new().encode_to_string(&shared.processes.gather()) {
+        Ok(text) => Answer { status: StatusCode::OK, kind: TEXT, body: text.into() },
+        Err(error) => {
+            tracing::error!(%error, "the metrics cannot be written out");
+            Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
+        }
+    }
+}
