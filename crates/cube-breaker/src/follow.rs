@@ -54,7 +54,7 @@ impl Breaker {
                         while !matches!(events.try_recv(), Err(TryRecvError::Empty | TryRecvError::Closed)) {}
                         return Ok(());
                     }
-                    Ok(StoreEvent::Changed(_) | StoreEvent::Untracked) => {}
+                    Ok(StoreEvent::Changed(_) | StoreEvent::StateChanged(_) | StoreEvent::Untracked) => {}
                     Err(RecvError::Closed) => return Err(RecvError::Closed),
                 },
             }

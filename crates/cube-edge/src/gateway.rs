@@ -313,6 +313,10 @@ impl SnapshotObserver for Observer {
         self.lifecycle.observed_since(id, snapshot, began);
     }
 
+    fn state_changed(&self, id: &SandboxId) {
+        self.lifecycle.state_changed(id);
+    }
+
     fn outdated(&self, id: &SandboxId) {
         if let Some(cache) = &self.response_cache {
             cache.forget(id);

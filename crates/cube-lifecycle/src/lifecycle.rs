@@ -15,7 +15,7 @@ use crate::clock::{Clock, System};
 use crate::metrics::Metrics;
 use crate::places::Places;
 use crate::resume::{Flights, Manager};
-use crate::states::{Event, States};
+use crate::states::{Event, Known, States};
 use crate::{LastActive, LifecycleError, Settings};
 
 /// What the rest of the proxy does when something happens to a sandbox.
@@ -266,8 +266,14 @@ impl SnapshotObserver for Lifecycle {
         Lifecycle::observed_since(self, id, snapshot, began);
     }
 
+    fn state_changed(&self, id: &SandboxId) {
+        let at = self.states.next_mark();
+        self.states.noted(id, at);
+    }
+
     fn interested(&self, id: &SandboxId) -> bool {
-        self.places.waited_for(id) || self.states.peek(id).is_some_and(|known| known.contradicted())
+        let worth_reading = |known: Known| known.is_noted() || known.contradicted();
+        self.places.waited_for(id) || self.states.peek(id).is_some_and(worth_reading)
     }
 }
 

@@ -5,6 +5,10 @@
 //! the mark that was current when it began. A read that began before the last push may have seen
 //! the store as it was before that push, so it is a tie, which the push wins; what such a read
 //! says is not remembered either, so that the next read still counts.
+//!
+//! A change of the state string that the store announced takes its mark when it is announced, and
+//! is an event whatever it reads as, a word that is known already too. The read that follows tells
+//! only which word it was.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -60,6 +64,9 @@ pub(crate) struct Known {
     pub(crate) last_word: Option<Status>,
     /// When the last push came. Reads that began before it are not believed.
     pub(crate) pushed: Mark,
+    /// When the store last announced a change of the state string that was not read yet; 0: there
+    /// is none.
+    noted: Mark,
     /// When the last life began.
     woken: Mark,
 }
@@ -93,9 +100,16 @@ impl Known {
                 self.pushed = at;
             }
             Event::Deleted { at } => *self = Self { pushed: at, ..Self::default() },
-            Event::Read { began, .. } if self.pushed > began => return Change::default(),
-            Event::Read { status, word, .. } => {
-                let told = follow && self.read_word(word);
+            Event::Read { word, began, .. } if self.pushed > began => {
+                // The push came after the change was announced, so the word is old news for good.
+                if self.is_noted() && self.noted < self.pushed {
+                    self.noted = 0;
+                    self.last_word = word;
+                }
+                return Change::default();
+            }
+            Event::Read { status, word, began, .. } => {
+                let told = follow && self.read_word(word, began);
                 match status {
                     Some(status) => {
                         self.gone_until_ms = 0;
@@ -135,13 +149,17 @@ impl Known {
         }
     }
 
-    /// The state string; whether it told something new.
-    fn read_word(&mut self, word: Option<Status>) -> bool {
+    /// The state string, read from `began` on; whether it told something new.
+    fn read_word(&mut self, word: Option<Status>, began: Mark) -> bool {
         let last = std::mem::replace(&mut self.last_word, word);
-        if last == word {
-            return false;
-        }
+        // A change that was announced after the read began is for the next read.
+        let announced = (self.is_noted() && self.noted <= began).then(|| std::mem::take(&mut self.noted));
+        let new = match announced {
+            Some(noted) => noted > self.pushed,
+            None => last != word,
+        };
         match word {
+            Some(_) if !new => return false,
             Some(_) => self.state = word,
             // It ran out. `paused` and `killed` are steady and stay; a change that nobody ended
             // is forgotten.
@@ -171,6 +189,11 @@ impl Known {
             Some(last) if status.is_none() => self.state = self.state.filter(|state| Some(*state) != last),
             Some(_) => self.state = status,
         }
+    }
+
+    /// Whether a change of the state string was announced and not read yet.
+    pub(crate) fn is_noted(&self) -> bool {
+        self.noted != 0
     }
 
     /// Whether what was last read is not what is in force. The next change must then be read when
@@ -232,6 +255,14 @@ impl States {
         self.update(id, |known| known.learn(event, self.follow))
     }
 
+    /// Notes that the store announced a change of the state string; [`Event::Read`] tells what
+    /// it is.
+    pub(crate) fn noted(&self, id: &SandboxId, at: Mark) {
+        if self.follow {
+            self.update(id, |known| known.noted = at);
+        }
+    }
+
     /// Changes what is known in one step. Nothing is kept of a sandbox that nothing is known of.
     pub(crate) fn update<T>(&self, id: &SandboxId, change: impl FnOnce(&mut Known) -> T) -> T
     where
@@ -239,20 +270,20 @@ impl States {
     {
         let mut change = Some(change);
         let mut once = |known: &mut Known| change.take().map(|change| change(known)).unwrap_or_default();
-        match self.known.entry(id, None, |_, known| EntryAction::Retain(once(known))) {
-            EntryResult::Retained(out) => out,
-            EntryResult::Vacant(guard) => {
-                let mut known = Known::default();
-                let out = once(&mut known);
-                if known != Known::default() {
-                    // Fails only where somebody removed the placeholder; nobody removes.
-                    let _ = guard.insert(known);
-                }
-                out
+        let mut out = T::default();
+        let entry = self.known.entry(id, None, |_, known| {
+            out = once(known);
+            if *known == Known::default() { EntryAction::Remove } else { EntryAction::Retain(()) }
+        });
+        if let EntryResult::Vacant(guard) = entry {
+            let mut known = Known::default();
+            out = once(&mut known);
+            if known != Known::default() {
+                // Fails only where somebody removed the placeholder; nobody does.
+                let _ = guard.insert(known);
             }
-            // Without a time limit and without removal there is no other result.
-            EntryResult::Removed(..) | EntryResult::Replaced(..) | EntryResult::Timeout => T::default(),
         }
+        out
     }
 
     /// Everything that is known now.

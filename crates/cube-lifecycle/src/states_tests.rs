@@ -3,7 +3,7 @@ use cube_metadata::SandboxState::{Killed, Paused, Pausing, Running};
 
 /// Plays a script on what is known of one sandbox. Steps: `push <state>`, `read <status> <word>`
 /// (`-`: none, `!`: no record), `stale <status> <word>` (a read that began before the last push),
-/// `resumed`, `deleted`. Gives the state in force after the last.
+/// `note` (the store announces a change of the state string), `resumed`, `deleted`. Gives the state in force after the last.
 fn play(script: &str) -> String {
     let mut known = Known::default();
     let mut mark = 0;
@@ -12,6 +12,10 @@ fn play(script: &str) -> String {
         let status = |word: &str| Status::parse(if word == "-" { "" } else { word });
         mark += 1;
         let event = match words[..] {
+            ["note"] => {
+                known.noted = mark;
+                continue;
+            }
             ["push", state] => Event::Pushed { state: SandboxState::parse(state).unwrap(), at: mark },
             ["resumed"] => Event::Resumed { began: mark - 1, at: mark },
             ["deleted"] => Event::Deleted { at: mark },
@@ -78,6 +82,56 @@ fn a_push_wins_over_a_read_that_began_before_it() {
     ] {
         assert_eq!(play(script), state, "{script}");
     }
+}
+
+#[test]
+fn an_announced_change_of_the_string_is_an_event_whatever_it_reads_as() {
+    for (script, state) in [
+        ("note, read - paused", "paused"),
+        // The same word again, after a push.
+        ("note, read - paused, push running, note, read - paused", "paused"),
+        ("note, read - paused, resumed, note, read - paused", "paused"),
+        ("note, read - killed, push running, note, read running killed", "killed"),
+        // Announced before the push: the push is newer, whenever the word is read.
+        ("note, push running, read - paused", "running"),
+        ("note, push running, read - paused, read - paused", "running"),
+        ("note, push running, stale - paused, read - paused", "running"),
+        ("note, push running, note, read - paused", "paused"),
+        // Once: a read that nothing announced tells nothing new.
+        ("note, read - paused, push running, read - paused", "running"),
+        // It ran out, or was removed.
+        ("note, read - paused, note, read - -", "paused"),
+        ("note, read - killed, note, read - -", "killed"),
+        ("note, read - pausing, note, read - -", "none"),
+        ("note, read - pausing, push paused, note, read - -", "paused"),
+    ] {
+        assert_eq!(play(script), state, "{script}");
+    }
+}
+
+#[test]
+fn a_change_is_awaited_until_a_read_that_began_after_it() {
+    let mut known = Known { noted: 3, ..Known::default() };
+    let paused = Some(Status::Known(Paused));
+    let read = |began| Event::Read { status: None, word: paused, began, at: 9 };
+    known.learn(read(2), true);
+    assert!(known.is_noted());
+    known.learn(read(3), true);
+    assert!(!known.is_noted());
+}
+
+#[test]
+fn a_change_of_a_string_that_is_gone_leaves_no_trace() {
+    let states = States::new(100, true);
+    let id = SandboxId::parse("a").unwrap();
+    let at = states.next_mark();
+    states.noted(&id, at);
+    assert_eq!(states.len(), 1);
+    states.learn(&id, Event::Read { status: None, word: None, began: states.mark(), at: states.next_mark() });
+    assert_eq!(states.len(), 0);
+    let ignoring = States::new(100, false);
+    ignoring.noted(&id, at);
+    assert_eq!(ignoring.len(), 0);
 }
 
 #[test]

@@ -60,8 +60,11 @@ pub struct Snapshot {
 /// (`RecvError::Lagged`) must act as on [`StoreEvent::Distrust`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreEvent {
-    /// A key of this sandbox (its record or its state) was written, removed or ran out.
+    /// A key of this sandbox's record was written, removed or ran out.
     Changed(SandboxId),
+    /// The key of this sandbox's lifecycle state was written (the same word again is a write too),
+    /// removed or ran out.
+    StateChanged(SandboxId),
     /// The set of faulty nodes changed.
     FaultyNodes,
     /// Everything read before may be wrong: the channel came back, lost messages, or the store
@@ -159,6 +162,13 @@ pub trait SnapshotObserver: Send + Sync + 'static {
     fn observed_since(&self, id: &SandboxId, snapshot: &Snapshot, began: u64) {
         let _ = began;
         self.observed(id, snapshot);
+    }
+
+    /// The key of this sandbox's lifecycle state was written, removed or ran out. A read of the
+    /// sandbox that begins after this call follows, and [`SnapshotObserver::interested`] is asked
+    /// whether it is still wanted where the store fails. Called under a lock: must not wait.
+    fn state_changed(&self, id: &SandboxId) {
+        let _ = id;
     }
 
     /// What was known of this sandbox's record until now does not hold any more, or may not: a key

@@ -1,6 +1,6 @@
 //! Following the store: what it pushes ends entries, and what is in use is read again at once.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,21 +14,63 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::Resolver;
 use crate::cache::RouteCache;
 use crate::flight::{Ask, Joined, answered};
+use crate::resolver::BACKGROUND;
 
 /// Entries looked at before others get their turn.
 const SWEEP_STEP: usize = 1024;
 /// A read that somebody streams on, and that failed, is tried again after this.
 const RETRY: Duration = if cfg!(test) { Duration::from_millis(1) } else { Duration::from_millis(250) };
 
-/// What is being read since it changed under somebody.
+/// The most sandboxes that wait to be read. As many as the table of states holds by default: what
+/// is beyond would push others out of it.
+const QUEUE: usize = 1_000_000;
+
+/// What is being read since it changed under somebody, or since its state changed.
 #[derive(Default)]
 struct FollowUp {
-    /// Each gives the id back when the store did not answer.
-    reads: JoinSet<Option<SandboxId>>,
+    /// Waiting for a place among the reads, the longest first: a sandbox that changes again
+    /// meanwhile is read once.
+    queue: VecDeque<SandboxId>,
+    /// The same ones.
+    queued: HashSet<SandboxId, ahash::RandomState>,
+    /// Each gives the id back, and whether the store answered.
+    reads: JoinSet<(SandboxId, bool)>,
+    /// What they read, and whether it changed again meanwhile: a sandbox that keeps changing takes
+    /// one place, not all.
+    reading: HashMap<SandboxId, bool, ahash::RandomState>,
     /// Each finds what must be read after a distrust.
     sweeps: JoinSet<Vec<SandboxId>>,
     /// Failed, to be tried again.
     again: HashSet<SandboxId>,
+}
+
+impl FollowUp {
+    fn want(&mut self, id: SandboxId) {
+        if let Some(changed) = self.reading.get_mut(&id) {
+            *changed = true;
+        } else if self.queued.len() < QUEUE && self.queued.insert(id.clone()) {
+            self.queue.push_back(id);
+        }
+    }
+
+    fn ended(&mut self, id: SandboxId, answered: bool) {
+        if self.reading.remove(&id) == Some(true) {
+            self.want(id);
+        } else if !answered {
+            self.again.insert(id);
+        }
+    }
+
+    /// Begins what there is a place for.
+    fn begin(&mut self, resolver: &Arc<Resolver>) {
+        while self.reads.len() < BACKGROUND
+            && let Some(id) = self.queue.pop_front()
+        {
+            self.queued.remove(&id);
+            self.reading.insert(id.clone(), false);
+            self.reads.spawn(Arc::clone(resolver).read_in_turn(id));
+        }
+    }
 }
 
 impl Resolver {
@@ -47,9 +89,14 @@ impl Resolver {
             tokio::select! {
                 event = events.recv() => match event {
                     Ok(StoreEvent::Changed(id)) => {
-                        if self.changed(&id) {
-                            work.reads.spawn(Arc::clone(&self).read_in_turn(id));
+                        if self.changed(&id, false) {
+                            work.want(id);
                         }
+                    }
+                    // Nobody may ask for the sandbox before the state runs out.
+                    Ok(StoreEvent::StateChanged(id)) => {
+                        self.changed(&id, true);
+                        work.want(id);
                     }
                     Ok(StoreEvent::Distrust) | Err(RecvError::Lagged(_)) => {
                         self.distrust();
@@ -61,20 +108,23 @@ impl Resolver {
                     Err(RecvError::Closed) => return,
                 },
                 Some(found) = work.sweeps.join_next() => {
-                    for id in found.unwrap_or_default() {
-                        work.reads.spawn(Arc::clone(&self).read_in_turn(id));
+                    found.unwrap_or_default().into_iter().for_each(|id| work.want(id));
+                }
+                Some(read) = work.reads.join_next() => {
+                    if let Ok((id, answered)) = read {
+                        work.ended(id, answered);
                     }
                 }
-                Some(read) = work.reads.join_next() => work.again.extend(read.ok().flatten()),
                 _ = retry.tick(), if !work.again.is_empty() => self.retry(&mut work),
             }
+            work.begin(&self);
         }
     }
 
-    /// A key of the sandbox was written, removed or ran out: what is known is not served again,
-    /// and a read under way is not kept. Whether somebody streams or waits, so that it must be
-    /// read without anybody asking.
-    fn changed(&self, id: &SandboxId) -> bool {
+    /// A key of the sandbox was written, removed or ran out (`state`: the one of its lifecycle
+    /// state): what is known is not served again, and a read under way is not kept. Whether
+    /// somebody streams or waits, so that it must be read without anybody asking.
+    fn changed(&self, id: &SandboxId, state: bool) -> bool {
         self.metrics.invalidations.inc();
         let in_use = self.flights.spoil(id, || {
             self.cache.remove_unknown(id.as_str());
@@ -83,6 +133,9 @@ impl Resolver {
                 entry.life.end();
             }
             self.observer.outdated(id);
+            if state {
+                self.observer.state_changed(id);
+            }
             last.is_some_and(|entry| RouteCache::in_use(&entry))
         });
         in_use || self.observer.interested(id)
@@ -111,14 +164,17 @@ impl Resolver {
         wanted
     }
 
-    /// Reads `id` as soon as there is a place among the background reads; gives it back when the
-    /// store does not answer.
-    async fn read_in_turn(self: Arc<Self>, id: SandboxId) -> Option<SandboxId> {
+    /// Reads `id` as soon as there is a place among the background reads; gives it back with
+    /// whether the store answered.
+    async fn read_in_turn(self: Arc<Self>, id: SandboxId) -> (SandboxId, bool) {
         // The semaphore is never closed.
-        let _place = Arc::clone(&self.background).acquire_owned().await.ok()?;
+        let _place = Arc::clone(&self.background).acquire_owned().await.ok();
         match self.join(&id, Ask::Read) {
-            Joined::Known(_) => None,
-            Joined::Waiting(waiting) => answered(waiting).await.is_err().then_some(id),
+            Joined::Known(_) => (id, true),
+            Joined::Waiting(waiting) => {
+                let read = answered(waiting).await.is_ok();
+                (id, read)
+            }
         }
     }
 
@@ -133,7 +189,7 @@ impl Resolver {
         let ids: Vec<_> = work.again.iter().take(most).cloned().collect();
         for id in ids {
             work.again.remove(&id);
-            work.reads.spawn(Arc::clone(self).read_in_turn(id));
+            work.want(id);
         }
     }
 }

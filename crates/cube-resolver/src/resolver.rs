@@ -20,7 +20,7 @@ use crate::metrics::{Metrics, Outcome};
 use crate::{ResolverError, Revocation, Settings};
 
 /// Background reads at a time.
-const BACKGROUND: usize = 64;
+pub(crate) const BACKGROUND: usize = 64;
 /// While the store fails, background reads begin this far apart, whatever the number of sandboxes.
 const FAILING_PAUSE: Duration = Duration::from_millis(100);
 /// Serving stale is logged this seldom.

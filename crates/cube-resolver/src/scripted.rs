@@ -134,11 +134,18 @@ pub(crate) struct Watcher {
     pub(crate) observed: Mutex<Vec<(SandboxId, bool)>>,
     pub(crate) interests: Mutex<HashSet<SandboxId>>,
     pub(crate) outdated: Mutex<Vec<SandboxId>>,
+    /// State changes that were told and not read yet.
+    pub(crate) states: Mutex<HashSet<SandboxId>>,
 }
 
 impl SnapshotObserver for Watcher {
     fn observed(&self, id: &SandboxId, snapshot: &Snapshot) {
         self.observed.lock().push((id.clone(), snapshot.record.is_some()));
+        self.states.lock().remove(id);
+    }
+
+    fn state_changed(&self, id: &SandboxId) {
+        self.states.lock().insert(id.clone());
     }
 
     fn outdated(&self, id: &SandboxId) {
@@ -146,7 +153,7 @@ impl SnapshotObserver for Watcher {
     }
 
     fn interested(&self, id: &SandboxId) -> bool {
-        self.interests.lock().contains(id)
+        self.interests.lock().contains(id) || self.states.lock().contains(id)
     }
 }
 
@@ -198,6 +205,10 @@ impl World {
         if self.store.tracking().is_some() {
             self.send(StoreEvent::Changed(id.clone())).await;
         }
+    }
+
+    pub(crate) async fn push_state(&self, id: &SandboxId) {
+        self.send(StoreEvent::StateChanged(id.clone())).await;
     }
 
     pub(crate) async fn channel_down(&self) {

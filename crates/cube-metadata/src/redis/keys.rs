@@ -18,7 +18,10 @@ pub(crate) struct Keys {
 /// What a changed key belongs to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    Sandbox(SandboxId),
+    /// It is a key of this sandbox's record.
+    Record(SandboxId),
+    /// It is the lifecycle state of this sandbox.
+    State(SandboxId),
     FaultyNodes,
 }
 
@@ -89,13 +92,15 @@ impl Keys {
         if key == self.faulty_set {
             return Some(Owner::FaultyNodes);
         }
-        self.id(key).map(Owner::Sandbox)
+        if let Some(id) = key.strip_prefix(STATE) {
+            return SandboxId::parse(id).ok().map(Owner::State);
+        }
+        self.id(key).map(Owner::Record)
     }
 
-    /// The sandbox of a record's or state's key.
+    /// The sandbox of a record's key.
     pub(crate) fn id(&self, key: &str) -> Option<SandboxId> {
-        let prefixes = self.records.iter().map(String::as_str).chain([STATE]);
-        let id = prefixes.into_iter().find_map(|prefix| key.strip_prefix(prefix))?;
+        let id = self.records.iter().find_map(|prefix| key.strip_prefix(prefix.as_str()))?;
         SandboxId::parse(id).ok()
     }
 }
@@ -123,9 +128,10 @@ mod tests {
                 "cube:v1:shared:sandbox:lifecycle:state:ab"
             ]
         );
-        for key in own {
-            assert_eq!(keys.owner(key.as_bytes()), Some(Owner::Sandbox(id.clone())));
+        for key in keys.records("ab") {
+            assert_eq!(keys.owner(key.as_bytes()), Some(Owner::Record(id.clone())));
         }
+        assert_eq!(keys.owner(keys.state("ab").unwrap().as_bytes()), Some(Owner::State(id)));
         assert_eq!(keys.owner(b"faulty_backend_set"), Some(Owner::FaultyNodes));
         for stranger in
             [&b"faulty_backend_set2"[..], b"sandbox:proxy:", b"sandbox:proxy:a.b", b"other:ab", b"\xff"]

@@ -302,7 +302,8 @@ impl Node {
         for key in &push.keys {
             self.canary.changed(key.as_bytes());
             match self.shared.keys.owner(key.as_bytes()) {
-                Some(Owner::Sandbox(id)) => self.shared.channel.tell(StoreEvent::Changed(id)),
+                Some(Owner::Record(id)) => self.shared.channel.tell(StoreEvent::Changed(id)),
+                Some(Owner::State(id)) => self.shared.channel.tell(StoreEvent::StateChanged(id)),
                 Some(Owner::FaultyNodes) => self.shared.channel.tell(StoreEvent::FaultyNodes),
                 None => {}
             }

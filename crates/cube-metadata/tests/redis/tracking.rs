@@ -26,10 +26,15 @@ async fn every_way_to_change_a_record_is_pushed() {
     event(&mut events, &StoreEvent::Changed(id("cd")), 1).await;
     redis.run(&["HSET", "bypass_host_proxy:ab", "HostIP", "10.0.0.1"]);
     event(&mut events, &changed, 1).await;
-    redis.run(&["SET", "cube:v1:shared:sandbox:lifecycle:state:ab", "paused", "PX", "50"]);
-    event(&mut events, &changed, 1).await;
+    let told = StoreEvent::StateChanged(id("ab"));
+    let state = "cube:v1:shared:sandbox:lifecycle:state:ab";
+    redis.run(&["SET", state, "paused"]);
+    event(&mut events, &told, 1).await;
+    // The same word again.
+    redis.run(&["SET", state, "paused", "PX", "50"]);
+    event(&mut events, &told, 1).await;
     // And when it runs out.
-    event(&mut events, &changed, 2).await;
+    event(&mut events, &told, 2).await;
     redis.run(&["SADD", "faulty_backend_set", "10.0.0.2"]);
     event(&mut events, &StoreEvent::FaultyNodes, 1).await;
 }

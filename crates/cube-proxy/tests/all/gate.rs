@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use cube_testkit::serde_json::json;
-use cube_testkit::{Answer, Env, Gate, Manager, Origin, Resume, Sandbox, eventually};
+use cube_testkit::serde_json::{Value, json};
+use cube_testkit::{Answer, Env, Gate, Manager, Origin, Reply, Resume, Sandbox, eventually};
 use tokio::sync::OnceCell;
 
 use crate::resume::sleeps_on;
@@ -80,6 +80,77 @@ async fn one_is_held(env: &Env) {
         (env.proxy.metrics().await.sum("cube_proxy_held_requests", &[]) >= 1.0).then_some(())
     })
     .await;
+}
+
+/// The key of a sandbox's state string.
+fn state_key(sandbox: &Sandbox) -> String {
+    format!("cube:v1:shared:sandbox:lifecycle:state:{}", sandbox.id)
+}
+
+/// Sets the state string of a sandbox and waits until the proxy knows it, without a request.
+async fn set_state(env: &Env, sandbox: &Sandbox, state: &str) {
+    env.redis.command(&["SET", &state_key(sandbox), state, "PX", "60000"]).await;
+    eventually("the state to be known", || async {
+        (state_of(env, sandbox).await.as_deref() == Some(state)).then_some(())
+    })
+    .await;
+}
+
+/// The state in force, as the admin API shows it; asking reads nothing.
+async fn state_of(env: &Env, sandbox: &Sandbox) -> Option<String> {
+    let answer = env.proxy.admin("GET", &format!("/admin/routes/{}", sandbox.id), "").await;
+    let route: Value = cube_testkit::serde_json::from_slice(&answer.body).ok()?;
+    route["state"].as_str().map(str::to_owned)
+}
+
+#[tokio::test]
+async fn a_state_that_ran_out_before_anybody_asked_is_known_all_the_same() {
+    let env = asleep().await;
+    let origin = Origin::echo().await;
+    // One that was served before, and one that nobody has asked for yet.
+    for served in [true, false] {
+        for state in ["paused", "killed", "pausing", "resuming"] {
+            let sandbox = env.sandbox(&origin).await;
+            if served {
+                env.get(&sandbox, "/").await.passed(200);
+            }
+            set_state(env, &sandbox, state).await;
+            env.redis.command(&["PEXPIRE", &state_key(&sandbox), "1"]).await;
+            let stays = state == "paused" || state == "killed";
+            if stays {
+                // The key is gone as soon as it is looked for.
+                eventually("the string to run out", || async {
+                    let there = env.redis.command(&["EXISTS", &state_key(&sandbox)]).await;
+                    matches!(there, Reply::Number(0)).then_some(())
+                })
+                .await;
+            } else {
+                eventually("the change to be forgotten", || async {
+                    state_of(env, &sandbox).await.is_none().then_some(())
+                })
+                .await;
+            }
+            let answer = env.get(&sandbox, "/").await;
+            match state {
+                "paused" => sleeps_on(&answer),
+                "killed" => is_gone(&answer),
+                _ => drop(answer.passed(200)),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_same_word_set_again_after_a_push_is_an_event() {
+    let env = asleep().await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    for _ in 0..3 {
+        set_state(env, &sandbox, "paused").await;
+        sleeps_on(&env.get(&sandbox, "/").await);
+        env.push(&sandbox, "running").await;
+        env.get(&sandbox, "/").await.passed(200);
+    }
 }
 
 #[tokio::test]

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cube_route::SandboxId;
 use tokio::sync::broadcast::error::TryRecvError;
 
 use super::{HERE, REBORN, SECOND, THERE, host, settings, world_with};
+use crate::resolver::BACKGROUND;
 use crate::scripted::{World, id, until};
 use crate::{Lookup, Settings};
 
@@ -90,6 +92,46 @@ async fn what_nobody_uses_is_not_read_again_until_somebody_asks() {
     world.write(&id("a"), THERE).await;
     world.settled().await;
     assert_eq!(world.store.reads_of(&id("a")), 2, "somebody waits for it");
+}
+
+#[tokio::test]
+async fn a_changed_state_is_read_at_once_although_nobody_asks() {
+    let world = world_with(HERE).await;
+    for (n, known) in ["a", "never-heard-of"].into_iter().enumerate() {
+        for time in 1..=3 {
+            world.push_state(&id(known)).await;
+            world.settled().await;
+            assert_eq!(world.store.reads_of(&id(known)), time, "{n}: each change is read");
+        }
+    }
+    // While the store fails it stays wanted.
+    world.fail(true);
+    world.push_state(&id("a")).await;
+    world.settled().await;
+    world.fail(false);
+    until(|| world.store.answers_of(&id("a")) == 4).await;
+}
+
+#[tokio::test]
+async fn changed_states_are_read_together_and_a_bounded_number_at_a_time() {
+    let world = world_with(HERE).await;
+    world.store.held.send_replace(true);
+    let ids: Vec<SandboxId> = (0..3 * BACKGROUND).map(|n| id(&format!("s{n}"))).collect();
+    for id in &ids {
+        for _ in 0..10 {
+            world.push_state(id).await;
+        }
+    }
+    until(|| world.store.reads_now.load(Ordering::SeqCst) == BACKGROUND).await;
+    world.store.held.send_replace(false);
+    world.settled().await;
+    until(|| ids.iter().all(|id| world.store.answers_of(id) >= 1)).await;
+    world.settled().await;
+    assert!(world.store.most_reads_at_once.load(Ordering::SeqCst) <= BACKGROUND);
+    for id in &ids {
+        let reads = world.store.reads_of(id);
+        assert!(reads <= 3, "{id} was read {reads} times");
+    }
 }
 
 #[tokio::test]
