@@ -31,6 +31,7 @@ use crate::access_log::AccessLog;
 use crate::admin::{AdminToken, Desk};
 use crate::context::{Attempts, Body, Context, Destination, Gauges, Seen};
 use crate::control_plane::ControlPlane;
+use crate::descriptors::Descriptors;
 use crate::drain::Drain;
 use crate::driver::{ORIGIN, Phase};
 use crate::live::LiveRequests;
@@ -52,6 +53,7 @@ pub(crate) struct Shared {
     pub(crate) control_plane: ControlPlane,
     pub(crate) response_cache: Option<Arc<ResponseCache>>,
     pub(crate) drain: Arc<Drain>,
+    pub(crate) descriptors: Arc<Descriptors>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) processes: Arc<Processes>,
     pub(crate) metrics: Arc<EdgeMetrics>,

@@ -144,6 +144,8 @@ fn from_exchange(error: &Error) -> bool {
                 | ErrorType::ConnectError
                 | ErrorType::SocketError
                 | ErrorType::BindError
+                | ErrorType::InternalError
+                | ErrorType::Custom("OutOfDescriptors")
                 | ErrorType::HandshakeError
                 | ErrorType::TLSHandshakeFailure
                 | ErrorType::InvalidCert

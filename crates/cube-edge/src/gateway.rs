@@ -19,6 +19,7 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::access_log::{self, AccessLog};
 use crate::admin::{Desk, Explanation, Question};
 use crate::control_plane::ControlPlane;
+use crate::descriptors::Descriptors;
 use crate::drain::Drain;
 use crate::driver::{CertificateError, CertificateFiles, Certificates, Driver};
 use crate::edge::{Edge, Shared};
@@ -83,6 +84,7 @@ impl Gateway {
         let breaker = Breaker::new(parts.store.clone(), parts.breaker, registry)?;
         let access_log = parts.access_log.map(|settings| AccessLog::open(&settings, &metrics)).transpose()?;
         let drain = Arc::new(Drain::default());
+        let descriptors = Descriptors::of_this_process();
         let connections = parts.settings.connections.clone();
         let control_plane = ControlPlane::default();
         control_plane.update(parts.settings.control_plane.clone());
@@ -97,6 +99,7 @@ impl Gateway {
             control_plane,
             response_cache,
             drain: drain.clone(),
+            descriptors: descriptors.clone(),
             desk: Arc::default(),
             processes,
             metrics: metrics.clone(),
@@ -105,14 +108,15 @@ impl Gateway {
             admin_token: ArcSwapOption::empty(),
         });
         let conf = Arc::new(ServerConf {
-            threads: parts.threads,
-            upstream_keepalive_pool_size: parts.pool_size,
+            // The engine keeps as many idle connections as the product of the two.
+            threads: 1,
+            upstream_keepalive_pool_size: descriptors.idle_upstreams(parts.pool_size),
             // Counts attempts. Ours are counted in peer.rs, where they have a reason each.
             max_retries: usize::MAX,
             ..ServerConf::default()
         });
         let app = Arc::new(http_proxy(&conf, Edge(shared.clone())));
-        let driver = Driver::new(app, connections, drain, metrics, shared.clone());
+        let driver = Driver::new(app, connections, drain, descriptors, metrics, shared.clone());
         Ok(Self { shared, driver })
     }
 

@@ -8,6 +8,7 @@ mod back;
 mod busy;
 mod context;
 mod control_plane;
+mod descriptors;
 mod drain;
 mod driver;
 mod edge;

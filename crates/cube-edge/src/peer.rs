@@ -15,9 +15,11 @@ use pingora_proxy::Session;
 use crate::admit::Stop;
 use crate::answer::Fault;
 use crate::context::{Context, Destination, Next, Outcome};
+use crate::descriptors::OUT_OF_DESCRIPTORS;
 use crate::edge::{Shared, header_text};
 use crate::judge::{client_left, left};
 use crate::metrics::ConnectOutcome;
+use crate::retcode::Retcode;
 use crate::upgrade::UpgradeConnector;
 
 /// Between two tries of a port that may open.
@@ -66,7 +68,8 @@ impl Shared {
         if let Some(body_end) = ctx.body_end.clone() {
             let mut peer = self.dial_fresh(ctx, address);
             let timeout = ctx.settings.upstream.connect_timeout;
-            peer.options.custom_l4 = Some(Arc::new(UpgradeConnector { timeout, body_end }));
+            let descriptors = self.descriptors.clone();
+            peer.options.custom_l4 = Some(Arc::new(UpgradeConnector { timeout, body_end, descriptors }));
             return Ok(peer);
         }
         Ok(self.dial(ctx, address, group))
@@ -148,6 +151,7 @@ impl Shared {
             // Not set: it kills a live peer that merely reads slowly.
             user_timeout: Duration::ZERO,
         });
+        options.upstream_tcp_sock_tweak_hook = Some(self.descriptors.upstream_check());
         // Which fields travel is decided in one place (forward.rs); the engine's own policy would
         // refuse requests that nominate a field it guards.
         options.http_upstream_request_policy = HttpUpstreamRequestPolicy::preserve();
@@ -194,6 +198,17 @@ impl Shared {
             ErrorType::ConnectNoRoute => {
                 (ConnectFailure::Unreachable, Fault::ConnectFailed, ConnectOutcome::Unreachable)
             }
+            kind if *kind == OUT_OF_DESCRIPTORS => {
+                (ConnectFailure::Other, Fault::OutOfDescriptors, ConnectOutcome::Other)
+            }
+            // So the engine calls what this side could not do: open a socket, find a free port.
+            ErrorType::InternalError | ErrorType::SocketError | ErrorType::BindError => {
+                let fault = match self.descriptors.ran_out(&error) {
+                    true => Fault::OutOfDescriptors,
+                    false => Fault::Internal,
+                };
+                (ConnectFailure::Other, fault, ConnectOutcome::Other)
+            }
             // Only the control plane is spoken to over TLS.
             ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert => {
                 self.control_plane.handshake_failed(&error);
@@ -208,6 +223,9 @@ impl Shared {
             sandbox.permit.failed(&sandbox.entry.id, failure);
         }
         ctx.fault = Some(fault);
+        if fault.retcode() == Retcode::Internal {
+            return error; // another try would fail in the same way
+        }
         let waits = ctx.attempts.port_until.is_some_and(|until| now + PORT_PAUSE <= until);
         if failure == ConnectFailure::Refused && waits {
             ctx.attempts.next = Next::Port;

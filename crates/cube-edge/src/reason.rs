@@ -70,6 +70,8 @@ reasons! {
     StoreUnavailable = "store_unavailable",
     /// A fault of the proxy itself.
     Internal = "internal",
+    /// Too many files are open for another upstream connection.
+    OutOfDescriptors = "out_of_descriptors",
     /// Still pausing after the wait.
     Pausing = "pausing",
     /// Paused, and nothing resumes it.

@@ -19,10 +19,12 @@ use pingora_core::connectors::l4::Connect;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::protocols::l4::stream::Stream;
 use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
-use pingora_core::{Error, ErrorType, Result};
+use pingora_core::{Error, ErrorType, OrErr, Result};
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::descriptors::Descriptors;
 
 /// How often a read is put off once the end of the body is in its queue. The engine looks at both
 /// queues each time; once is enough, unless the task has used up its budget.
@@ -53,6 +55,7 @@ impl fmt::Debug for BodyEnd {
 #[derive(Debug)]
 pub(crate) struct UpgradeConnector {
     pub(crate) timeout: Duration,
+    pub(crate) descriptors: Arc<Descriptors>,
     pub(crate) body_end: Arc<BodyEnd>,
 }
 
@@ -62,7 +65,10 @@ impl Connect for UpgradeConnector {
         let Some(address) = address.as_inet() else {
             return Err(Error::new(ErrorType::ConnectError));
         };
-        match tokio::time::timeout(self.timeout, TcpStream::connect(address)).await {
+        let opened = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+        let opened = opened.or_err(ErrorType::SocketError, "a socket for an upgrade")?;
+        self.descriptors.check_upstream(&opened)?;
+        match tokio::time::timeout(self.timeout, opened.connect(*address)).await {
             Ok(Ok(tcp)) => {
                 let socket = PatientSocket { tcp, body_end: self.body_end.clone(), left: PUT_OFF };
                 Ok(VirtualSocketStream::new(Box::new(socket)).into())
@@ -74,6 +80,10 @@ impl Connect for UpgradeConnector {
                         ErrorType::ConnectNoRoute
                     }
                     io::ErrorKind::TimedOut => ErrorType::ConnectTimedout,
+                    // No port is free, or a rule of this machine forbids it.
+                    io::ErrorKind::AddrNotAvailable
+                    | io::ErrorKind::AddrInUse
+                    | io::ErrorKind::PermissionDenied => ErrorType::InternalError,
                     _ => ErrorType::ConnectError,
                 };
                 Err(Error::because(kind, "connecting for an upgrade", error))
@@ -147,11 +157,16 @@ mod tests {
 
     use super::*;
 
+    fn connector(body_end: Arc<BodyEnd>) -> UpgradeConnector {
+        let descriptors = Descriptors::of_this_process();
+        UpgradeConnector { timeout: Duration::from_secs(5), body_end, descriptors }
+    }
+
     #[tokio::test]
     async fn nothing_is_read_before_the_end_of_the_body_was_handed_over() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let body_end = Arc::new(BodyEnd::default());
-        let connector = UpgradeConnector { timeout: Duration::from_secs(5), body_end: body_end.clone() };
+        let connector = connector(body_end.clone());
         let address = SocketAddr::Inet(listener.local_addr().unwrap());
         let (connected, accepted) = tokio::join!(connector.connect(&address), listener.accept());
         let (mut near, mut far) = (connected.unwrap(), accepted.unwrap().0);
@@ -170,8 +185,7 @@ mod tests {
     #[tokio::test]
     async fn a_closed_port_is_a_refused_connect() {
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let connector =
-            UpgradeConnector { timeout: Duration::from_secs(5), body_end: Arc::new(BodyEnd::default()) };
+        let connector = connector(Arc::new(BodyEnd::default()));
         let error = connector.connect(&SocketAddr::Inet(port)).await.unwrap_err();
         assert_eq!(error.etype(), &ErrorType::ConnectRefused);
     }

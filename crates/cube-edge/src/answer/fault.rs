@@ -54,6 +54,8 @@ pub enum Fault {
     StoreUnavailable,
     /// A fault of the proxy itself: `310501`.
     Internal,
+    /// Too many files are open for another upstream connection: `310501`.
+    OutOfDescriptors,
     /// Still pausing (or resuming elsewhere) after the wait: `310503`.
     Pausing,
     /// Paused, and nothing resumes it: `310503`.
@@ -150,7 +152,7 @@ impl Fault {
                 Retcode::TooMany
             }
             Fault::StoreUnavailable => Retcode::StoreUnavailable,
-            Fault::Internal => Retcode::Internal,
+            Fault::Internal | Fault::OutOfDescriptors => Retcode::Internal,
             Fault::Pausing
             | Fault::Paused
             | Fault::ResumeFailed
@@ -193,6 +195,7 @@ impl Fault {
             Fault::ResumeQuota => Reason::ResumeQuota,
             Fault::StoreUnavailable => Reason::StoreUnavailable,
             Fault::Internal => Reason::Internal,
+            Fault::OutOfDescriptors => Reason::OutOfDescriptors,
             Fault::Pausing => Reason::Pausing,
             Fault::Paused => Reason::Paused,
             Fault::ResumeFailed => Reason::ResumeFailed,
@@ -350,6 +353,9 @@ impl Fault {
                 Saying::Text("Sandboxes cannot be looked up at the moment. Try again in a moment.")
             }
             Fault::Internal => Saying::Text("The proxy failed to handle this request."),
+            Fault::OutOfDescriptors => {
+                Saying::Text("The proxy has too many connections open. Try again in a moment.")
+            }
             Fault::Pausing => Saying::Text("The sandbox is still transitioning. Try again in a moment."),
             Fault::Paused => Saying::Text("The sandbox is paused."),
             Fault::ResumeFailed => Saying::Text("The sandbox is paused and could not be resumed."),

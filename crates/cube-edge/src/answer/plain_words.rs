@@ -93,6 +93,10 @@ pub(super) fn plain_words(fault: Fault, port: Option<Port>) -> PlainWords {
             "Something went wrong",
             "The fault is ours. Try again; if it happens again, report the request ID below.",
         ),
+        Fault::OutOfDescriptors => (
+            "Too many connections are open",
+            "There is no room for another one at the moment. Reload this page in a moment.",
+        ),
         Fault::Pausing => (
             "This sandbox is changing its state",
             "It is being paused or resumed, and opens when that is done.",

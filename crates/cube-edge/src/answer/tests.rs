@@ -12,7 +12,7 @@ const CUBE_OPEN: Settings = Settings { dialect: Dialect::Cube, mask_existence: f
 const E2B: Settings = Settings { dialect: Dialect::E2b, mask_existence: false };
 const E2B_MASKED: Settings = Settings { dialect: Dialect::E2b, mask_existence: true };
 
-const ALL: [Fault; 40] = [
+const ALL: [Fault; 41] = [
     Fault::BadTarget,
     Fault::BadRequest,
     Fault::BadHead,
@@ -32,6 +32,7 @@ const ALL: [Fault; 40] = [
     Fault::ResumeQuota,
     Fault::StoreUnavailable,
     Fault::Internal,
+    Fault::OutOfDescriptors,
     Fault::Pausing,
     Fault::Paused,
     Fault::ResumeFailed,
@@ -110,6 +111,7 @@ fn the_cube_dialect_says_what_the_table_says() {
         (Fault::ResumeQuota, 429, 310_429, "too many requests", Some("1")),
         (Fault::StoreUnavailable, 503, 310_500, "service unavailable", Some("1")),
         (Fault::Internal, 500, 310_501, "internal error", None),
+        (Fault::OutOfDescriptors, 500, 310_501, "internal error", None),
         (Fault::Pausing, 503, 310_503, "service unavailable", Some("2")),
         (Fault::Paused, 503, 310_503, "service unavailable", Some("5")),
         (Fault::ResumeFailed, 503, 310_503, "service unavailable", Some("5")),
@@ -192,6 +194,7 @@ fn the_other_answers_of_the_e2b_dialect_cannot_be_taken_for_a_dead_sandbox() {
         (Fault::ResumeQuota, 429, 310_429, Some("1")),
         (Fault::StoreUnavailable, 503, 310_500, Some("1")),
         (Fault::Internal, 500, 310_501, None),
+        (Fault::OutOfDescriptors, 500, 310_501, None),
         (Fault::Paused, 503, 310_503, Some("5")),
         (Fault::ResumeFailed, 503, 310_503, Some("5")),
         (Fault::HeldTooMany, 503, 310_503, Some("5")),

@@ -10,6 +10,7 @@ use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::{Certificates, Speaks};
+use crate::descriptors::is_out_of_descriptors;
 
 const BACKLOG: u32 = 4096;
 /// A peer that vanished without a word is found after `KEEP_IDLE + 3 * KEEP_INTERVAL`, long before
@@ -99,7 +100,7 @@ impl Listener {
         loop {
             match self.socket.accept().await {
                 Ok((tcp, _)) => take(tcp),
-                Err(error) if out_of_descriptors(&error) => {
+                Err(error) if is_out_of_descriptors(&error) => {
                     tracing::warn!(listener = self.speaks.name(), %error, "accepting pauses");
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -126,13 +127,6 @@ fn inherited_options(socket: impl AsFd) -> io::Result<()> {
     sockopt::set_tcp_keepidle(&socket, KEEP_IDLE)?;
     sockopt::set_tcp_keepintvl(&socket, KEEP_INTERVAL)?;
     Ok(sockopt::set_tcp_keepcnt(&socket, KEEP_PROBES)?)
-}
-
-fn out_of_descriptors(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM]
-        .iter()
-        .any(|code| error.raw_os_error() == Some(code.raw_os_error()))
 }
 
 /// A bound and listening socket for a listener beside the data plane. Must be called within a

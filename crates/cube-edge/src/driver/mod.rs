@@ -45,6 +45,7 @@ use stream::{ClientStream, Socket, Transport};
 use table::{Place, Refused, Table};
 pub use tls::{Certificates, NewCertificates};
 
+use crate::descriptors::Descriptors;
 use crate::drain::{Drain, Stage};
 use crate::metrics::{ConnectionLimit, EdgeMetrics, ProtocolClass, TlsOutcome};
 
@@ -122,6 +123,7 @@ pub struct Driver<A> {
     limits: ArcSwap<ConnectionLimits>,
     table: Arc<Table>,
     drain: Arc<Drain>,
+    descriptors: Arc<Descriptors>,
     metrics: Arc<EdgeMetrics>,
     refuse: Arc<dyn Refuse>,
     /// The engine's own shutdown flag. Never set: draining is ours. The sender is kept because a
@@ -135,6 +137,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         app: Arc<A>,
         limits: ConnectionLimits,
         drain: Arc<Drain>,
+        descriptors: Arc<Descriptors>,
         metrics: Arc<EdgeMetrics>,
         refuse: Arc<dyn Refuse>,
     ) -> Arc<Self> {
@@ -143,6 +146,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             limits: ArcSwap::from_pointee(limits),
             table: Table::new(),
             drain,
+            descriptors,
             metrics,
             refuse,
             shutdown: watch::Sender::new(false),
@@ -204,6 +208,9 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         let (Ok(peer), Ok(local)) = (tcp.peer_addr(), tcp.local_addr()) else {
             return; // gone already
         };
+        if !self.descriptors.has_room_for_client(&tcp) {
+            return self.turn_away(Refused::Descriptors);
+        }
         let limits = self.limits.load_full();
         let place =
             match self.table.admit(peer.ip().to_canonical(), limits.connections, limits.connections_per_ip) {
@@ -275,6 +282,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         self.metrics.connection_refused(match refused {
             Refused::Full => ConnectionLimit::Total,
             Refused::Address => ConnectionLimit::Address,
+            Refused::Descriptors => ConnectionLimit::Descriptors,
         });
         // A flood must not become a flood of log lines: the first, then each power of two.
         let count = self.turned_away.fetch_add(1, Ordering::Relaxed) + 1;
@@ -282,6 +290,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             let option = match refused {
                 Refused::Full => "limits.connections",
                 Refused::Address => "limits.connections_per_ip",
+                Refused::Descriptors => "open files (ulimit -n, LimitNOFILE)",
             };
             tracing::warn!(count, option, "client connections closed at once, over the limit");
         }

@@ -24,6 +24,8 @@ pub(crate) enum Refused {
     Full,
     /// `limits.connections_per_ip`
     Address,
+    /// The limit of open files.
+    Descriptors,
 }
 
 /// All open client connections of the data listeners.

@@ -168,6 +168,8 @@ labels! {
         Total = "connections",
         /// `limits.connections_per_ip`.
         Address = "connections_per_ip",
+        /// The limit of open files.
+        Descriptors = "open_files",
     }
 }
 

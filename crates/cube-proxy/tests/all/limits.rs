@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use cube_testkit::{Exchange, Gate, Origin, eventually, scripts};
+use cube_testkit::{Exchange, Gate, Origin, eventually, scripts, within};
 
 use cube_testkit::serde_json::json;
 
-use crate::support::{limits, own};
+use crate::support::{limits, own, with_open_files};
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_a_413_before_the_application_hears_of_it() {
@@ -205,4 +205,46 @@ async fn an_address_over_its_rate_is_refused_and_malformed_requests_count() {
         last = Some(env.get(&sandbox, "/").await);
     }
     last.expect("a response").is_own(429, 310_429, r#"{"error":"too many requests"}"#);
+}
+
+#[tokio::test]
+async fn streams_that_use_up_the_open_files_leave_some_to_new_clients_and_to_the_other_listeners() {
+    const STREAMS: usize = 100;
+    let tls = with_open_files(400).await;
+    let env = &tls.env;
+    let silent = Origin::scripted(|mut exchange: Exchange| async move {
+        exchange.gone().await;
+        Err(std::io::ErrorKind::ConnectionAborted.into())
+    })
+    .await;
+    let (host, echo) = (env.sandbox(&silent).await.host(), Origin::echo().await);
+    let other = env.sandbox(&echo).await;
+    // Each stream takes an upstream socket, so that four connections want more than there are.
+    let mut clients = Vec::new();
+    let mut refused = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let client = tls.h2().await;
+        for _ in 0..STREAMS {
+            let asked = client.ask(&host, "/", &[]).await;
+            refused.spawn(asked.outcome());
+        }
+        clients.push(client);
+    }
+    let first = within("a stream that is refused", refused.join_next()).await.unwrap().unwrap().unwrap();
+    first.is_own(500, 310_501, r#"{"error":"internal error"}"#);
+    eventually("as many streams as there are files for", || async {
+        let metrics = env.proxy.metrics().await;
+        let refused = metrics.sum("cube_proxy_answers_total", &[("reason", "out_of_descriptors")]);
+        (refused + silent.count() as f64 >= (4 * STREAMS) as f64).then_some(())
+    })
+    .await;
+    for _ in 0..50 {
+        assert_eq!(env.proxy.admin("GET", "/healthz", "").await.status, 200);
+        env.get(&other, "/").await.is_own(500, 310_501, r#"{"error":"internal error"}"#);
+    }
+    clients.into_iter().for_each(cube_testkit::H2Client::abort);
+    eventually("room for upstream connections", || async {
+        (env.get(&other, "/").await.status == 200).then_some(())
+    })
+    .await;
 }

@@ -104,8 +104,22 @@ pub(crate) async fn patient() -> Tls {
 
 /// A TLS and an h2c listener beside the plain one.
 pub(crate) async fn with_tls(overrides: &Value) -> Tls {
+    over_tls(builder(overrides)).await
+}
+
+/// The same in a process that may open no more than so many files.
+pub(crate) async fn with_open_files(most: u32) -> Tls {
+    let builder = builder(&json!({}));
+    let script = builder.directory().join("few-files");
+    let text = format!("#!/bin/sh\nulimit -n {most}\nexec {} \"$@\"\n", binary());
+    std::fs::write(&script, text).expect("a writable directory");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, executable).expect("a file of ours");
+    over_tls(builder.binary(&script)).await
+}
+
+async fn over_tls(builder: ProxyBuilder) -> Tls {
     let authority = Authority::new();
-    let builder = builder(overrides);
     let (chain, key) = authority.issue(builder.directory(), "server", &["*.cube.test"]);
     let listen = || format!("127.0.0.1:{}", cube_testkit::free_port("127.0.0.1"));
     let builder = builder.config(&json!({
