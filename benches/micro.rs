@@ -114,6 +114,7 @@ fn answer_rewriting(c: &mut Criterion) {
         client_host: "127.0.0.1:8081",
         client_scheme: "http",
         upstream_host: "127.0.0.1:8081",
+        container_port: 8080,
     };
     let cookie = b"session=0123456789abcdef; Path=/; Domain=example.org; HttpOnly; SameSite=Lax";
     assert!(back.location(b"/login?next=%2F").is_some() && back.set_cookie(cookie).is_some());

@@ -41,6 +41,7 @@ impl Shared {
         frame_body(session, ctx);
         self.settle(session, ctx);
         let admitted = match self.admit(session, ctx) {
+            Ok(()) if self.redirect_bare_path(session, ctx).await? => return Ok(true),
             Ok(()) => self.judge(session, ctx).await,
             Err(fault) => Err(fault.into()),
         };

@@ -256,6 +256,7 @@ fn way_back(session: &Session, response: &mut ResponseHeader, ctx: &Context) -> 
         client_host,
         client_scheme: scheme,
         upstream_host: ctx.masked_host.as_ref().map_or(client_host, crate::edge::header_text),
+        container_port: target.port.get(),
     };
     rewrite(response, &header::LOCATION, |value| back.location(value))?;
     rewrite(response, &header::CONTENT_LOCATION, |value| back.location(value))?;

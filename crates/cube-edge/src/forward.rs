@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use cube_route::sandbox_view;
+use cube_route::{WayUp, sandbox_view};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::RequestHeader;
@@ -10,7 +10,7 @@ use pingora_proxy::Session;
 
 use crate::context::{Context, Destination};
 use crate::driver::ip_value;
-use crate::edge::Shared;
+use crate::edge::{Shared, header_text};
 
 /// Fields that end at the proxy, whatever they say.
 static HOP_BY_HOP: [HeaderName; 6] = [
@@ -22,6 +22,7 @@ static HOP_BY_HOP: [HeaderName; 6] = [
     HeaderName::from_static("http2-settings"),
 ];
 
+static DESTINATION: HeaderName = HeaderName::from_static("destination");
 static X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
 impl Shared {
@@ -56,6 +57,7 @@ impl Shared {
             say_empty_body(request, ctx)?;
         }
 
+        way_up(request, ctx, client.raw_path())?;
         let host = HeaderValue::from_maybe_shared(ctx.host.clone())
             .or_err(ErrorType::InternalError, "a host as a header")?;
         match (&ctx.masked_host, &ctx.destination) {
@@ -100,6 +102,45 @@ fn say_empty_body(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
     let with_content = matches!(ctx.method, Method::POST | Method::PUT | Method::PATCH);
     if with_content && ctx.body.request_done && !request.headers.contains_key(header::CONTENT_LENGTH) {
         request.insert_header(header::CONTENT_LENGTH, 0)?;
+    }
+    Ok(())
+}
+
+/// Has the headers that name the client's own host, or the prefix, name what the sandbox knows.
+fn way_up(request: &mut RequestHeader, ctx: &Context, raw: &[u8]) -> Result<()> {
+    let (Some(target), Destination::Sandbox(_)) = (&ctx.target, &ctx.destination) else { return Ok(()) };
+    let prefix = target.prefix(ctx.origin_form(raw));
+    if prefix.is_none() && ctx.masked_host.is_none() {
+        return Ok(());
+    }
+    let client_host = std::str::from_utf8(&ctx.host).unwrap_or_default();
+    let upstream_host = ctx.masked_host.as_ref().map_or(client_host, header_text);
+    let way = WayUp { prefix, client_host, upstream_host };
+    rewrite(request, &header::ORIGIN, |value| way.origin(value))?;
+    rewrite(request, &header::REFERER, |value| way.referer(value))?;
+    rewrite(request, &DESTINATION, |value| way.destination(value))
+}
+
+/// Puts each value of a header through `change`; what does not change stays as it is.
+fn rewrite(
+    request: &mut RequestHeader,
+    name: &HeaderName,
+    change: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Result<()> {
+    let values = request.headers.get_all(name).iter();
+    let changed: Vec<Option<Vec<u8>>> = values.map(|value| change(value.as_bytes())).collect();
+    if changed.iter().all(Option::is_none) {
+        return Ok(());
+    }
+    let values: Vec<HeaderValue> = request.headers.get_all(name).iter().cloned().collect();
+    request.remove_header(name);
+    for (value, changed) in values.into_iter().zip(changed) {
+        let value = match changed {
+            Some(bytes) => HeaderValue::from_maybe_shared(bytes::Bytes::from(bytes))
+                .or_err(ErrorType::InvalidHTTPHeader, "a rewritten request header")?,
+            None => value,
+        };
+        request.append_header(name, value)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ mod admin;
 mod admit;
 mod answer;
 mod back;
+mod bare_path;
 mod busy;
 mod context;
 mod control_plane;

@@ -58,6 +58,8 @@ reasons! {
     TargetLimit = "target_limit",
     /// The head is over `limits.head` or `limits.headers`.
     HeadLimit = "head_limit",
+    /// A browser navigated to the path form without a path, and was sent to the one with a slash.
+    BarePath = "bare_path",
     /// Over `limits.requests_per_sandbox`.
     SandboxLimit = "sandbox_limit",
     /// Over `limits.requests_per_ip`.

@@ -9,6 +9,8 @@ use http::HeaderValue;
 pub enum Retcode {
     /// `310200` or `330<status>`: the upstream answered with this status.
     Passed(u16),
+    /// `310302`: a browser that navigates is sent to another place.
+    Redirected,
     /// `310400`: the request names no sandbox, or is malformed.
     BadRequest,
     /// `310403`: traffic token missing or wrong.
@@ -48,7 +50,8 @@ pub enum Retcode {
 }
 
 /// The proxy's own codes, in the order of [`Retcode::index`].
-const OWN: [(Retcode, u32, &str); 18] = [
+const OWN: [(Retcode, u32, &str); 19] = [
+    (Retcode::Redirected, 310_302, "310302"),
     (Retcode::BadRequest, 310_400, "310400"),
     (Retcode::Forbidden, 310_403, "310403"),
     (Retcode::EnvdControl, 310_404, "310404"),

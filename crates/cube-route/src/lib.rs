@@ -4,7 +4,7 @@
 //! The contract is routing.md; docs/architecture.md places this crate among the others.
 //!
 //! [`read`] turns a request head into a [`Request`] under the [`Rules`] of the configuration.
-//! [`sandbox_view`] says what the sandbox sees of it, [`WayBack`] what the client sees of the
+//! [`sandbox_view`] and [`WayUp`] say what the sandbox sees of it, [`WayBack`] what the client sees of the
 //! answer, [`envd_control_route`] which requests are not for everybody.
 
 mod byte_class;
@@ -17,6 +17,7 @@ mod rules;
 pub mod sandbox_view;
 mod target;
 mod way_back;
+mod way_up;
 
 pub use envd::envd_control_route;
 pub use error::{BadRequest, RulesError};
@@ -25,3 +26,4 @@ pub use name::{Form, NameError, Port, SandboxId};
 pub use request::{Listener, Request, RequestHead, Target, read};
 pub use rules::Rules;
 pub use way_back::{REMOVED_IN_PATH_FORM, WayBack};
+pub use way_up::WayUp;

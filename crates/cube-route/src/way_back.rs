@@ -20,6 +20,9 @@ pub struct WayBack<'a> {
     pub client_scheme: &'a str,
     /// The Host that was sent upstream: the client's, or its mask.
     pub upstream_host: &'a str,
+    /// The port inside the sandbox: an application that builds URLs with the port it listens on
+    /// means itself.
+    pub container_port: u16,
 }
 
 impl WayBack<'_> {
@@ -28,7 +31,9 @@ impl WayBack<'_> {
     /// A URL at the mask becomes one at the client's host, in every form; its scheme is the
     /// client's, but an `https` is not taken back, since it may be the very point of the
     /// redirect. In the path form what is root-relative, or absolute to the host that the client
-    /// used, is moved under the prefix.
+    /// used, is moved under the prefix. Either host with the sandbox's own port is the same as
+    /// without: the proxy does not listen there (the client's own only in the path form, since a
+    /// name of the host form with another port may be somebody else's).
     #[must_use]
     pub fn location(&self, value: &[u8]) -> Option<Vec<u8>> {
         if self.prefix.is_none() && self.upstream_host == self.client_host {
@@ -98,7 +103,11 @@ impl WayBack<'_> {
             let prefix = self.prefix?;
             return Some([url.start, &under(prefix, url.rest)].concat());
         }
-        if !url.is_at(self.upstream_host) {
+        let own_port = |host| url.is_on(host, self.container_port);
+        let own = url.is_at(self.upstream_host)
+            || own_port(self.upstream_host)
+            || (self.prefix.is_some() && own_port(self.client_host));
+        if !own {
             return None;
         }
         let scheme = if url.https { "https" } else { self.client_scheme };
@@ -132,6 +141,12 @@ impl<'v> Absolute<'v> {
 
     fn is_at(&self, host: &str) -> bool {
         ClientHost::parse(host).is_some_and(|host| self.host.same_by_either_scheme(&host))
+    }
+
+    /// Whether it leads to the name of `host`, at `port`.
+    fn is_on(&self, host: &str, port: u16) -> bool {
+        self.host.port() == Some(port)
+            && ClientHost::parse(host).is_some_and(|host| self.host.same_name(&host))
     }
 }
 

@@ -67,7 +67,7 @@ fn way_back() -> impl Strategy<Value = WayBack<'static>> {
     let prefix = proptest::sample::select(vec![None, Some("/sandbox/Abc/80")]);
     let scheme = proptest::sample::select(vec!["http", "https"]);
     (prefix, host.clone(), scheme, host).prop_map(|(prefix, client_host, client_scheme, upstream_host)| {
-        WayBack { prefix, client_host, client_scheme, upstream_host }
+        WayBack { prefix, client_host, client_scheme, upstream_host, container_port: 80 }
     })
 }
 
@@ -206,6 +206,7 @@ proptest! {
             client_host: "h",
             client_scheme: "http",
             upstream_host: "h",
+            container_port: 80,
         };
         let moved = way.location(value.as_bytes()).unwrap();
         prop_assert_eq!(moved, format!("/sandbox/Abc/80{value}").into_bytes());

@@ -141,7 +141,7 @@ fn shape(headers: &HeaderMap) -> Shape {
 }
 
 /// Whether a browser shows the answer to somebody. The User-Agent says nothing about that.
-fn navigates(headers: &HeaderMap) -> bool {
+pub(crate) fn navigates(headers: &HeaderMap) -> bool {
     if let Some(mode) = headers.get("sec-fetch-mode") {
         return mode.as_bytes().trim_ascii().eq_ignore_ascii_case(b"navigate");
     }

@@ -272,7 +272,7 @@ impl Fault {
                     500
                 }
             }
-            Retcode::Internal | Retcode::ClientClosed | Retcode::Passed(_) => 500,
+            Retcode::Internal | Retcode::ClientClosed | Retcode::Redirected | Retcode::Passed(_) => 500,
         }
     }
 
@@ -303,7 +303,9 @@ impl Fault {
             Retcode::Unreachable if self.timed_out() => "gateway timeout",
             Retcode::BadAddress | Retcode::Unreachable => "bad gateway",
             Retcode::FaultyNode => "backend unavailable",
-            Retcode::Internal | Retcode::ClientClosed | Retcode::Passed(_) => "internal error",
+            Retcode::Internal | Retcode::ClientClosed | Retcode::Redirected | Retcode::Passed(_) => {
+                "internal error"
+            }
         }
     }
 

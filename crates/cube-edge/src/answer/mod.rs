@@ -11,6 +11,7 @@ mod render;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use asker::navigates;
 pub use asker::{Asker, is_preflight};
 pub use fault::Fault;
 pub use render::{OwnAnswer, render};

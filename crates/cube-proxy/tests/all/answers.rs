@@ -38,6 +38,9 @@ async fn a_location_in_the_path_form_is_moved_under_the_prefix() {
         ("Location", "/\\other.example/x", "/\\other.example/x"),
         ("Location", "http://other.example/x", "http://other.example/x"),
         ("Location", "http://HOST/x", "http://HOSTPREFIX/x"),
+        // An application that builds URLs with the port that it listens on.
+        ("Location", "http://127.0.0.1:8080/x", "http://HOSTPREFIX/x"),
+        ("Location", "http://127.0.0.1:8081/x", "http://127.0.0.1:8081/x"),
         ("Location", "PREFIX/x", "PREFIX/x"),
         ("Location", "PREFIX", "PREFIX"),
         ("Location", "PREFIXx", "PREFIXPREFIXx"),

@@ -1,6 +1,6 @@
 //! What the sandbox sees (routing.md).
 
-use cube_testkit::{By, Origin};
+use cube_testkit::{By, Exchange, Origin, scripts};
 
 use crate::support::{cube, own};
 
@@ -37,6 +37,73 @@ async fn a_mask_replaces_host_but_not_on_the_port_of_envd() {
     assert_eq!(seen.headers.all("X-Forwarded-Host"), [sandbox.host()]);
     let envd = env.sandbox(&origin).port(49983).field("MaskRequestHost", mask).await;
     assert_eq!(env.get(&envd, "/").await.seen().headers.all("Host"), [envd.host()]);
+}
+
+#[tokio::test]
+async fn with_a_mask_the_clients_own_origin_is_the_masked_one_and_no_other_is() {
+    let env = cube().await;
+    let origin = Origin::echo().await;
+    let masked = env.sandbox(&origin).field("MaskRequestHost", "localhost:${PORT}").await;
+    let plain = env.sandbox(&origin).await;
+    for by in By::ALL {
+        for (sandbox, mask) in [(&masked, Some("localhost:8080")), (&plain, None)] {
+            let host = env.naming(by, sandbox, "/").1[0].1.clone();
+            let mask = mask.unwrap_or(&host);
+            for (sent, want) in [
+                (format!("http://{host}"), format!("http://{mask}")),
+                (format!("https://{host}:1"), format!("https://{host}:1")),
+                (format!("http://evil-{host}"), format!("http://evil-{host}")),
+                ("http://other.example".to_owned(), "http://other.example".to_owned()),
+                ("null".to_owned(), "null".to_owned()),
+            ] {
+                let referer = format!("{sent}/a?b=c");
+                let headers = [("Origin", sent.as_str()), ("Referer", &referer)];
+                let seen = env.call(by, sandbox, "GET", "/", &headers, "").await.seen();
+                assert_eq!(seen.headers.all("Origin"), [want.as_str()], "{by:?}");
+                assert_eq!(seen.headers.all("Referer"), [format!("{want}/a?b=c")], "{by:?}");
+            }
+        }
+    }
+    // An application that compares the two takes its own WebSocket.
+    let same_origin = |exchange: Exchange| async move {
+        let headers = &exchange.request.headers;
+        let own = headers.get("Origin").and_then(|origin| origin.strip_prefix("http://"));
+        if own == headers.get("Host") {
+            scripts::websocket(exchange).await
+        } else {
+            exchange.reply(403, &[], "").await
+        }
+    };
+    let strict = Origin::scripted(same_origin).await;
+    let sandbox = env.sandbox(&strict).field("MaskRequestHost", "localhost:${PORT}").await;
+    for by in [By::Host, By::Path] {
+        let origin = format!("http://{}", env.naming(by, &sandbox, "/").1[0].1);
+        let mut socket = env.websocket(by, &sandbox, "/", &[("Origin", &origin)]).await.expect("a 101");
+        assert_eq!(socket.say("hello").await, "hello");
+        let foreign = env.websocket(by, &sandbox, "/", &[("Origin", "http://evil.example")]).await;
+        assert!(foreign.is_err(), "{by:?}: a foreign origin passed");
+    }
+}
+
+#[tokio::test]
+async fn a_destination_under_the_prefix_is_one_in_the_sandbox() {
+    let env = cube().await;
+    let origin = Origin::echo().await;
+    let plain = env.sandbox(&origin).await;
+    let masked = env.sandbox(&origin).field("MaskRequestHost", "dav.internal").await;
+    for (sandbox, mask) in [(&plain, None), (&masked, Some("dav.internal"))] {
+        let host = env.naming(By::Path, sandbox, "/").1[0].1.clone();
+        let (prefix, known) = (sandbox.prefix(), mask.unwrap_or(&host));
+        for (sent, want) in [
+            (format!("http://{host}{prefix}/b%20c"), format!("http://{known}/b%20c")),
+            (format!("{prefix}/b"), "/b".to_owned()),
+            (format!("http://{host}/b"), format!("http://{host}/b")),
+            (format!("http://other.example{prefix}/b"), format!("http://other.example{prefix}/b")),
+        ] {
+            let seen = env.call(By::Path, sandbox, "MOVE", "/a", &[("Destination", &sent)], "").await.seen();
+            assert_eq!(seen.headers.all("Destination"), [want], "{sent}");
+        }
+    }
 }
 
 #[tokio::test]

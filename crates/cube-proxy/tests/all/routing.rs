@@ -2,7 +2,7 @@
 
 use cube_testkit::{By, Origin, Sandbox};
 
-use crate::support::cube;
+use crate::support::{cube, tls};
 
 const TARGETS: [&str; 9] = [
     "/",
@@ -36,6 +36,43 @@ async fn the_bare_path_form_reaches_the_root() {
     let sandbox = env.sandbox(&origin).await;
     for (rest, target) in [("", "/"), ("?x=1", "/?x=1"), ("/", "/")] {
         assert_eq!(env.call(By::Path, &sandbox, "GET", rest, &[], "").await.seen().target, target);
+    }
+}
+
+#[tokio::test]
+async fn a_navigation_to_the_bare_path_form_is_sent_to_the_one_with_a_slash() {
+    const NAVIGATES: [(&str, &str); 2] = [("Sec-Fetch-Mode", "navigate"), ("Accept", "text/html")];
+    let tls = tls().await;
+    let env = &tls.env;
+    let origin = Origin::echo().await;
+    let open = env.sandbox(&origin).await;
+    let closed = env.sandbox(&origin).token("example-token-bare").await;
+    let paused = env.sandbox(&origin).await;
+    env.push(&paused, "paused").await;
+    // All the same, whatever the sandbox is: nothing is told, woken or stamped.
+    for sandbox in [&open, &closed, &paused, &env.nobody()] {
+        for (rest, want) in [("", "/"), ("?x=1&y=%2F", "/?x=1&y=%2F")] {
+            let answer = env.call(By::Path, sandbox, "GET", rest, &NAVIGATES, "").await;
+            assert_eq!((answer.status, answer.retcode(), answer.text()), (302, Some(310_302), String::new()));
+            assert_eq!(answer.headers.all("location"), [format!("{}{want}", sandbox.prefix())]);
+            assert_eq!(answer.headers.all("cache-control"), ["no-store"]);
+            let target = format!("{}{rest}", sandbox.prefix());
+            let h2 = tls.h2().await.get("sandbox.cube.test", &target, &NAVIGATES).await;
+            assert_eq!((h2.status, h2.headers.all("location")), (302, answer.headers.all("location")));
+        }
+        assert_eq!(env.last_active(sandbox).await, None);
+    }
+    assert_eq!(origin.count(), 0);
+    // What is no navigation, and what has a slash, reaches the sandbox.
+    for (method, rest, headers) in [
+        ("GET", "", &[][..]),
+        ("GET", "", &[("Sec-Fetch-Mode", "cors"), ("Accept", "text/html")]),
+        ("GET", "", &[("Accept", "application/json, text/html")]),
+        ("POST", "", &NAVIGATES),
+        ("GET", "/", &NAVIGATES),
+        ("GET", "/?x=1", &NAVIGATES),
+    ] {
+        env.call(By::Path, &open, method, rest, headers, "").await.passed(200);
     }
 }
 

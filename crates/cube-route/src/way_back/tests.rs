@@ -8,6 +8,7 @@ const PATH: WayBack<'_> = WayBack {
     client_host: "127.0.0.1:9000",
     client_scheme: "http",
     upstream_host: "127.0.0.1:9000",
+    container_port: 80,
 };
 
 /// Host form, no mask.
@@ -16,6 +17,7 @@ const HOST: WayBack<'_> = WayBack {
     client_host: "80-abc.cube.app",
     client_scheme: "https",
     upstream_host: "80-abc.cube.app",
+    container_port: 80,
 };
 
 fn text(value: Option<Vec<u8>>) -> Option<String> {
@@ -142,6 +144,27 @@ fn a_masks_host_becomes_the_clients_in_every_form() {
     }
     let refreshed = moved("0;URL='http://localhost:8080/x'", |value| host.refresh(value));
     assert_eq!(refreshed, "0;URL='https://80-abc.cube.app/x'");
+}
+
+#[test]
+fn the_sandboxs_own_port_is_lost() {
+    let masked = WayBack { upstream_host: "localhost", ..HOST };
+    let masked_path = WayBack { upstream_host: "localhost", ..PATH };
+    for (way, sent, want) in [
+        (PATH, "http://127.0.0.1:80/x?y", "http://127.0.0.1:9000PREFIX/x?y"),
+        (PATH, "https://127.0.0.1:80", "https://127.0.0.1:9000PREFIX/"),
+        (PATH, "http://127.0.0.1:80/sandbox/Abc/80/x", "http://127.0.0.1:9000PREFIX/x"),
+        (PATH, "http://127.0.0.1:81/x", "http://127.0.0.1:81/x"),
+        (PATH, "http://127.0.0.1/x", "http://127.0.0.1/x"),
+        (PATH, "http://other.example:80/x", "http://other.example:80/x"),
+        (masked_path, "http://localhost:80/x", "http://127.0.0.1:9000PREFIX/x"),
+        (masked, "http://localhost:80/x", "https://80-abc.cube.app/x"),
+        (masked, "http://localhost:81/x", "http://localhost:81/x"),
+        // Another port of a name of the host form may be somebody else's.
+        (HOST, "http://80-abc.cube.app:8080/x", "http://80-abc.cube.app:8080/x"),
+    ] {
+        assert_eq!(moved(sent, |value| way.location(value)), want, "{sent}");
+    }
 }
 
 #[test]

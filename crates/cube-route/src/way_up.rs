@@ -1,0 +1,107 @@
+//! The way up: what of a request's headers names the client's own host or the prefix of the path
+//! form, and must name what the sandbox knows instead (routing.md, "The masked host").
+
+use crate::host::ClientHost;
+use crate::target::strip_no_case;
+
+/// How one request's sandbox sees its client's host. Each function returns the new value of a
+/// header, or none where the value stays. What is not exactly the client's own stays: another
+/// origin must never look like the sandbox's.
+#[derive(Debug, Clone, Copy)]
+pub struct WayUp<'a> {
+    /// `/sandbox/<id>/<port>` as the client wrote it, in the path form.
+    pub prefix: Option<&'a str>,
+    /// The client's Host, as sent.
+    pub client_host: &'a str,
+    /// The Host that is sent upstream: the client's, or its mask.
+    pub upstream_host: &'a str,
+}
+
+impl WayUp<'_> {
+    /// `Origin`: the client's own becomes the masked one. The scheme stays, as applications compare
+    /// the host with Host and may compare the scheme with what they know of it.
+    #[must_use]
+    pub fn origin(&self, value: &[u8]) -> Option<Vec<u8>> {
+        let url = Absolute::read(value)?;
+        if !url.rest.is_empty() {
+            return None;
+        }
+        self.masked(&url, b"")
+    }
+
+    /// `Referer`: its origin, as [`WayUp::origin`]; its path and query stay.
+    #[must_use]
+    pub fn referer(&self, value: &[u8]) -> Option<Vec<u8>> {
+        let url = Absolute::read(value)?;
+        self.masked(&url, url.rest)
+    }
+
+    /// `Destination` (WebDAV): what is under the prefix loses it, and its host is the one that the
+    /// application knows itself by; outside the path form only the host changes.
+    #[must_use]
+    pub fn destination(&self, value: &[u8]) -> Option<Vec<u8>> {
+        let Some(prefix) = self.prefix else { return self.referer(value) };
+        if value.first() == Some(&b'/') {
+            return without_prefix(prefix, value).map(<[u8]>::to_vec);
+        }
+        let url = Absolute::read(value)?;
+        let rest = without_prefix(prefix, url.rest)?;
+        if !url.is_at(self.client_host) {
+            return None;
+        }
+        Some(self.masked(&url, rest).unwrap_or_else(|| [url.start, rest].concat()))
+    }
+
+    /// The URL with the masked host and `rest`; none where it is not the client's own, or nothing
+    /// masks it.
+    fn masked(&self, url: &Absolute<'_>, rest: &[u8]) -> Option<Vec<u8>> {
+        (self.upstream_host != self.client_host && url.is_at(self.client_host))
+            .then(|| [url.scheme, self.upstream_host.as_bytes(), rest].concat())
+    }
+}
+
+/// A URL with scheme and host.
+struct Absolute<'v> {
+    /// Up to and with `://`.
+    scheme: &'v [u8],
+    /// Scheme and authority.
+    start: &'v [u8],
+    default_port: u16,
+    host: ClientHost<'v>,
+    /// What follows the authority.
+    rest: &'v [u8],
+}
+
+impl<'v> Absolute<'v> {
+    fn read(value: &'v [u8]) -> Option<Self> {
+        let (default_port, after) = match strip_no_case(value, b"http://") {
+            Some(after) => (80, after),
+            None => (443, strip_no_case(value, b"https://")?),
+        };
+        let scheme = value.get(..value.len().checked_sub(after.len())?)?;
+        let end = after.iter().position(|b| matches!(b, b'/' | b'?' | b'#')).unwrap_or(after.len());
+        let (authority, rest) = after.split_at_checked(end)?;
+        let host = ClientHost::parse(std::str::from_utf8(authority).ok()?)?;
+        let start = value.get(..value.len().checked_sub(rest.len())?)?;
+        Some(Self { scheme, start, default_port, host, rest })
+    }
+
+    /// Same name and same port, where a port that is not written is the default of this URL's own
+    /// scheme: the proxy may not know which one the client speaks to a proxy in front.
+    fn is_at(&self, host: &str) -> bool {
+        ClientHost::parse(host).is_some_and(|host| self.host.same_with_default(&host, self.default_port))
+    }
+}
+
+/// What stands behind the prefix: a path that begins with `/`.
+fn without_prefix<'v>(prefix: &str, path: &'v [u8]) -> Option<&'v [u8]> {
+    let rest = path.strip_prefix(prefix.as_bytes())?;
+    match rest.first() {
+        Some(b'/') => Some(rest),
+        None => Some(b"/"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;
