@@ -14,6 +14,7 @@ mod access_log;
 mod activity;
 mod admin;
 mod answers;
+mod applications;
 mod bad_hosts;
 mod breaker;
 mod certificates;
