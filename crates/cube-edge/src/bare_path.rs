@@ -1,5 +1,5 @@
 //! A browser that navigates to `/sandbox/<id>/<port>` is sent to the same with a slash, where the
-//! relative links of the page lead into the sandbox (routing.md, "Path").
+//! relative links of the page lead into the sandbox (routing.md, "Path form").
 //!
 //! That happens before anything is looked up, for every id alike: the response tells nothing about
 //! the sandbox, nothing is woken and nothing is stamped. Whether the sandbox is there, and for

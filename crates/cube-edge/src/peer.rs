@@ -203,10 +203,8 @@ impl Shared {
             }
             // So the engine calls what this side could not do: open a socket, find a free port.
             ErrorType::InternalError | ErrorType::SocketError | ErrorType::BindError => {
-                let fault = match self.descriptors.ran_out(&error) {
-                    true => Fault::OutOfDescriptors,
-                    false => Fault::Internal,
-                };
+                let ran_out = self.descriptors.ran_out(&error);
+                let fault = if ran_out { Fault::OutOfDescriptors } else { Fault::Internal };
                 (ConnectFailure::Other, fault, ConnectOutcome::Other)
             }
             // Only the control plane is spoken to over TLS.
@@ -223,14 +221,13 @@ impl Shared {
             sandbox.permit.failed(&sandbox.entry.id, failure);
         }
         ctx.fault = Some(fault);
-        if fault.retcode() == Retcode::Internal {
-            return error; // another try would fail in the same way
-        }
+        // The record has nothing to do with it.
+        let own = fault.retcode() == Retcode::Internal;
         let waits = ctx.attempts.port_until.is_some_and(|until| now + PORT_PAUSE <= until);
         if failure == ConnectFailure::Refused && waits {
             ctx.attempts.next = Next::Port;
             error.set_retry(true);
-        } else if self.may_reroute(ctx, now) {
+        } else if !own && self.may_reroute(ctx, now) {
             ctx.attempts.next = Next::Reread(fault);
             error.set_retry(true);
         } else if self.has_another_address(ctx, now) {
