@@ -164,6 +164,7 @@ pub(crate) fn ended(ctx: &Context) -> Option<Fault> {
     match ctx.place.as_ref()?.live.ended()? {
         Ended::Killed => Some(Fault::Killed),
         Ended::Revoked => Some(Fault::Revoked),
+        Ended::Drained => Some(Fault::DrainTimeout),
     }
 }
 

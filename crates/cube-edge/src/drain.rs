@@ -12,10 +12,10 @@ pub enum Stage {
     Serving = 0,
     /// `/readyz` is 503, everything is still served: balancers notice.
     Unready = 1,
-    /// Listening has stopped, answers carry `Connection: close`, idle HTTP/2 connections go. An
-    /// idle HTTP/1.1 connection is kept for its next request.
+    /// Listening has stopped, answers carry `Connection: close`, HTTP/2 connections that have been
+    /// quiet go. An idle HTTP/1.1 connection is kept for its next request.
     Closing = 2,
-    /// Idle HTTP/1.1 connections are closed too.
+    /// Idle connections are closed.
     Emptying = 3,
     /// Half of the time is over: HTTP/2 connections are told that it ends, with streams or without.
     Late = 4,

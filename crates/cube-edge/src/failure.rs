@@ -10,6 +10,7 @@ use pingora_proxy::{FailToProxy, Session};
 use crate::answer::Fault;
 use crate::back::ended;
 use crate::context::{Context, Outcome};
+use crate::drain::Stage;
 use crate::edge::Shared;
 use crate::reason::Reason;
 
@@ -39,7 +40,13 @@ impl Shared {
         }
         let meaning = match ended(ctx) {
             Some(fault) => Meaning::Tell(fault),
-            None => meaning(error, ctx),
+            None => match meaning(error, ctx) {
+                // Its connection was closed for it.
+                Meaning::ClientLeft if self.drain.stage() == Stage::Over => {
+                    Meaning::Tell(Fault::DrainTimeout)
+                }
+                meaning => meaning,
+            },
         };
         // A 101 is the answer: what comes after it belongs to the tunnel.
         let begun = session.response_written().is_some_and(|head| {

@@ -10,6 +10,7 @@ use crate::access_log::Entry;
 use crate::answer::{Asker, Fault, render};
 use crate::back::ended;
 use crate::context::{Context, Outcome};
+use crate::drain::Stage;
 use crate::driver::{Conn, Refuse, ip_value};
 use crate::edge::{Shared, header_text};
 use crate::metrics::{Finished, FormClass, MethodClass, RouteClass};
@@ -30,7 +31,8 @@ impl Shared {
         }
         let now = Instant::now();
         ctx.attempts.end(now);
-        let outcome = outcome(ctx, session.is_none());
+        let drained = self.drain.stage() == Stage::Over;
+        let outcome = outcome(ctx, session.is_none(), drained);
         if !ctx.body.request_done
             && outcome.status != 101
             && let (Some(session), Some(origin)) = (session.as_mut(), &ctx.origin)
@@ -122,8 +124,10 @@ impl Shared {
     }
 }
 
-/// How a request ended, where nothing has said it yet. `dropped`: its task was, in the middle.
-fn outcome(ctx: &Context, dropped: bool) -> Outcome {
+/// How a request ended, where nothing has said it yet. `dropped`: its task was, in the middle;
+/// `drained`: the time for draining is over.
+fn outcome(ctx: &Context, dropped: bool, drained: bool) -> Outcome {
+    let ended = |ctx| ended(ctx).or(drained.then_some(Fault::DrainTimeout));
     if let Some(outcome) = ctx.outcome {
         return outcome;
     }

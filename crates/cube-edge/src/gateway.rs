@@ -151,6 +151,12 @@ impl Gateway {
         &self.driver
     }
 
+    /// After the drain has begun to close: waits for the connections to end by themselves, and ends
+    /// what is left when its time is over.
+    pub async fn finish(&self) {
+        self.driver.finish(|| self.shared.live.end_all(Ended::Drained)).await;
+    }
+
     /// Reads the certificates of a TLS listener; their end is told in this proxy's metrics.
     ///
     /// # Errors

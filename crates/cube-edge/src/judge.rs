@@ -158,6 +158,7 @@ impl Shared {
             None => Ok(()),
             Some(Ended::Killed) => Err(Fault::Killed),
             Some(Ended::Revoked) => Err(Fault::Revoked),
+            Some(Ended::Drained) => Err(Fault::DrainTimeout),
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) enum Ended {
     Killed,
     /// Its record was deleted, or describes another life of it.
     Revoked,
+    /// The time for draining is over.
+    Drained,
 }
 
 /// One request under way.
@@ -49,7 +51,8 @@ impl Live {
         match self.ended.load(Ordering::Acquire) {
             0 => None,
             1 => Some(Ended::Killed),
-            _ => Some(Ended::Revoked),
+            2 => Some(Ended::Revoked),
+            _ => Some(Ended::Drained),
         }
     }
 
@@ -63,6 +66,7 @@ impl Live {
         let why = match why {
             Ended::Killed => 1,
             Ended::Revoked => 2,
+            Ended::Drained => 3,
         };
         if self.ended.compare_exchange(0, why, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return;
@@ -157,6 +161,13 @@ impl LiveRequests {
             if concerned {
                 live.end(why);
             }
+        }
+    }
+
+    /// Ends the requests of all sandboxes.
+    pub(crate) fn end_all(&self, why: Ended) {
+        for id in self.ids() {
+            self.end(&id, why, None);
         }
     }
 

@@ -74,6 +74,7 @@ fn settings() -> crate::Settings {
             header_timeout: Duration::from_secs(1),
             keepalive_idle: Duration::from_secs(1),
             keepalive_requests: 10,
+            silence_timeout: Duration::from_secs(1),
             headers: 100,
             target: 32 * 1024,
             head: 64 * 1024,

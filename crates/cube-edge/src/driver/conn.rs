@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::HeaderValue;
 use parking_lot::Mutex;
+use pingora_core::protocols::l4::ext::get_tcp_info;
 use tokio::net::TcpStream;
 
 use super::Kill;
@@ -23,7 +25,7 @@ use crate::metrics::ListenerClass;
 pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How long, and how much, a closing connection reads on for a client that is still sending.
-const LINGER_TIME: Duration = Duration::from_secs(2);
+pub(super) const LINGER_TIME: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 4 * 1024 * 1024;
 
 /// What a data listener speaks.
@@ -342,7 +344,21 @@ impl Conn {
         if !lingers || matches!(self.phase(), Phase::Idle | Phase::Fresh) {
             return;
         }
-        close_patiently(&self.tcp).await;
+        close_patiently(&self.tcp, LINGER_TIME).await;
+    }
+
+    /// Says the end of the connection, and takes what still comes until the client has closed too, for
+    /// so long at most.
+    pub(super) async fn discard(&self, time: Duration) {
+        close_patiently(&self.tcp, time).await;
+    }
+
+    /// How many packets of what was written the client's side has not acknowledged, and bytes that
+    /// wait for room at its side; `None` where there is nothing of either, or the connection is gone.
+    pub(super) fn undelivered(&self) -> Option<u64> {
+        let info = get_tcp_info(self.tcp.as_raw_fd()).ok()?;
+        let left = u64::from(info.tcpi_unacked) + u64::from(info.tcpi_notsent_bytes);
+        (left > 0).then_some(left)
     }
 
     /// Ends a connection that waits for a request: it reads its end, and says its own. A request
@@ -359,9 +375,9 @@ impl Conn {
     }
 }
 
-/// Says the end of a connection, then takes for a moment what its client still sends: the reset of
-/// one that is closed with something unread may destroy what was said last.
-pub(super) async fn close_patiently(tcp: &TcpStream) {
+/// Says the end of a connection, then takes for so long at most what its client still sends: the reset
+/// of one that is closed with something unread may destroy what was said last.
+pub(super) async fn close_patiently(tcp: &TcpStream, time: Duration) {
     if rustix::net::shutdown(tcp, rustix::net::Shutdown::Write).is_err() {
         return; // gone already
     }
@@ -376,7 +392,7 @@ pub(super) async fn close_patiently(tcp: &TcpStream) {
             }
         }
     };
-    let _ = tokio::time::timeout(LINGER_TIME, closing).await;
+    let _ = tokio::time::timeout(time, closing).await;
 }
 
 /// Not async, so that no connection carries the room for it.

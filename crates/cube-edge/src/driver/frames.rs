@@ -17,20 +17,38 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::Kill;
+use super::wire::OpenStreams;
 
 const PREFACE: usize = 24;
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 /// What happened in a client's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
     /// The head of a request has come in whole.
-    Opened(u32),
+    Opened {
+        stream: u32,
+        /// It has no body.
+        ends: bool,
+    },
+    /// The body of a request has come in whole.
+    Ended(u32),
     /// A stream was given up.
     Reset(u32),
+}
+
+/// A block of headers that is coming in.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    /// The frame under way is its last.
+    last: bool,
+    /// It is the last of its stream.
+    ends: bool,
 }
 
 /// Follows frames across reads. What is no HTTP/2 is left to the engine, which ends it.
@@ -42,13 +60,16 @@ struct FrameReader {
     have: usize,
     /// The highest stream that was opened.
     last: u32,
+    block: Option<Block>,
+    /// Blocks and other frames that have begun so far.
+    begun: u32,
     /// Said when `skip` is over.
     then: Option<Event>,
 }
 
 impl FrameReader {
     fn new() -> Self {
-        Self { skip: PREFACE, head: [0; 9], have: 0, last: 0, then: None }
+        Self { skip: PREFACE, head: [0; 9], have: 0, last: 0, block: None, begun: 0, then: None }
     }
 
     /// Follows the bytes up to the next event; how many were followed.
@@ -62,10 +83,16 @@ impl FrameReader {
             if self.skip > 0 {
                 return (at, None);
             }
+            if self.have == 0 && self.block.is_some_and(|block| block.last) {
+                self.block = None;
+            }
             if let Some(event) = self.then.take() {
                 return (at, Some(event));
             }
             let Some(byte) = bytes.get(at) else { return (at, None) };
+            if self.have == 0 && self.block.is_none() {
+                self.begun = self.begun.wrapping_add(1);
+            }
             if let Some(place) = self.head.get_mut(self.have) {
                 *place = *byte;
             }
@@ -83,13 +110,31 @@ impl FrameReader {
         let [a, b, c, kind, flags, id @ ..] = self.head;
         self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         let stream = u32::from_be_bytes(id) & (u32::MAX >> 1);
-        let opens = matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS > 0;
-        if opens && stream > self.last {
-            self.last = stream;
-            self.then = Some(Event::Opened(stream));
-        } else if kind == RST_STREAM {
-            self.then = Some(Event::Reset(stream));
+        match kind {
+            HEADERS | CONTINUATION => {
+                let last = flags & END_HEADERS > 0;
+                let ends = match self.block {
+                    Some(block) if kind == CONTINUATION => block.ends,
+                    _ => flags & END_STREAM > 0,
+                };
+                self.block = Some(Block { last, ends });
+                if last && stream > self.last {
+                    self.last = stream;
+                    self.then = Some(Event::Opened { stream, ends });
+                } else if last && ends {
+                    self.then = Some(Event::Ended(stream));
+                }
+            }
+            DATA if flags & END_STREAM > 0 => self.then = Some(Event::Ended(stream)),
+            RST_STREAM => self.then = Some(Event::Reset(stream)),
+            _ => {}
         }
+    }
+
+    /// Whether what has come in ends within the head of a request, or of a frame that may be one;
+    /// which of all that have begun it is.
+    fn within_head(&self) -> Option<u32> {
+        (self.have > 0 || self.block.is_some()).then_some(self.begun)
     }
 }
 
@@ -197,18 +242,30 @@ impl FrameWatch {
         self.put_off
     }
 
-    /// Follows bytes that are about to be handed on; how many of them may be.
-    pub(super) fn follow(&mut self, bytes: &[u8]) -> usize {
+    /// Whether what has come in ends within the head of a request; which head it is, by a number
+    /// that no other one nearby has.
+    pub(super) fn within_head(&self) -> Option<u32> {
+        self.reader.within_head()
+    }
+
+    /// Follows bytes that are about to be handed on; how many of them may be. Keeps `open` up to
+    /// date.
+    pub(super) fn follow(&mut self, bytes: &[u8], open: &mut OpenStreams) -> usize {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
             let (followed, event) = self.reader.follow(rest);
             at += followed;
             match event {
-                Some(Event::Opened(stream)) => {
+                Some(Event::Opened { stream, ends }) => {
+                    open.opened(stream, ends);
                     self.numbers.opened.store(stream, Ordering::Release);
                     return at;
                 }
-                Some(Event::Reset(stream)) => self.numbers.reset(stream),
+                Some(Event::Ended(stream)) => open.request_ended(stream),
+                Some(Event::Reset(stream)) => {
+                    open.reset(stream);
+                    self.numbers.reset(stream);
+                }
                 None => {}
             }
         }
@@ -237,14 +294,23 @@ mod tests {
         bytes.extend(frame(0, 0, 3, b"data"));
         bytes.extend(frame(HEADERS, 1 | END_HEADERS, 3, b"trailers"));
         bytes.extend(frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]));
-        bytes.extend(frame(HEADERS, 1 | END_HEADERS, 5, b""));
+        bytes.extend(frame(DATA, END_STREAM, 7, b"last"));
+        bytes.extend(frame(HEADERS, 1, 9, b"half"));
+        bytes.extend(frame(CONTINUATION, END_HEADERS, 9, b""));
         bytes
     }
 
     #[test]
     fn events_are_the_same_wherever_the_reads_cut() {
         let bytes = talk();
-        let expected = [Event::Opened(1), Event::Opened(3), Event::Reset(1), Event::Opened(5)];
+        let expected = [
+            Event::Opened { stream: 1, ends: true },
+            Event::Opened { stream: 3, ends: false },
+            Event::Ended(3),
+            Event::Reset(1),
+            Event::Ended(7),
+            Event::Opened { stream: 9, ends: true },
+        ];
         for piece in [1, 2, 5, 9, 17, bytes.len()] {
             let mut reader = FrameReader::new();
             let mut events = Vec::new();
@@ -265,15 +331,16 @@ mod tests {
     async fn a_reset_reaches_the_request_that_came_on_its_stream() {
         let numbers = Arc::new(Numbers::default());
         let mut watch = FrameWatch::new(numbers.clone());
+        let mut open = OpenStreams::new(Arc::default());
         let bytes = talk();
         let (one, two) = (Arc::new(Kill::default()), Arc::new(Kill::default()));
-        let mut at = watch.follow(&bytes);
+        let mut at = watch.follow(&bytes, &mut open);
         assert!(watch.waits());
         let _first = numbers.take(one.clone());
         assert!(!watch.waits());
-        at += watch.follow(&bytes[at..]);
+        at += watch.follow(&bytes[at..], &mut open);
         let _second = numbers.take(two.clone());
-        at += watch.follow(&bytes[at..]);
+        at += watch.follow(&bytes[at..], &mut open);
         one.killed().await;
         assert!(!two.is_killed());
         assert_eq!(at, bytes.len());
@@ -281,6 +348,27 @@ mod tests {
         assert!(watch.waits() && !watch.waits());
         numbers.turn();
         assert!(!watch.waits());
+    }
+
+    #[test]
+    fn a_head_that_is_coming_in_is_told_from_everything_else() {
+        let mut reader = FrameReader::new();
+        let mut seen = Vec::new();
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend(frame(DATA, 0, 1, b"data"));
+        bytes.extend(frame(HEADERS, END_STREAM, 3, b"ab"));
+        bytes.extend(frame(CONTINUATION, END_HEADERS, 3, b"cd"));
+        bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, 5, b"e"));
+        for byte in bytes {
+            reader.follow(&[byte]);
+            seen.push(reader.within_head());
+        }
+        let none = |count| vec![None; count];
+        let some = |count, which| vec![Some(which); count];
+        // Before its kind is known, each frame may be a head.
+        let expected =
+            [none(24), some(8, 1), none(5), some(9 + 2 + 9 + 1, 2), none(1), some(9, 3), none(1)].concat();
+        assert_eq!(seen, expected);
     }
 
     #[tokio::test]

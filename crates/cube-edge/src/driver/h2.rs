@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use h2::Reason;
 use h2::server::Connection;
 use parking_lot::Mutex;
 use pingora_core::apps::HttpServerApp;
@@ -13,11 +14,12 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{self, H2Accept, HttpSession};
 use pingora_core::protocols::{Digest, Stream};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::conn::LAST_WORDS;
 use super::frames::{FrameWatch, Numbers};
 use super::stream::{ClientStream, Transport};
+use super::wire::Wire;
 use super::{Conn, ConnectionLimits, Driver, Kill, ORIGIN, Origin, Speaks};
 use crate::drain::Stage;
 
@@ -27,6 +29,19 @@ const MALFORMED_MOST: usize = 32;
 /// would make one upload wait for a round trip each 64 KiB.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
+/// How long a client must have had no stream before it is told that the connection ends: undici 7
+/// fails what it sends before it has read that. No round number, as are the pauses of many clients.
+const QUIET: Duration = Duration::from_millis(2700);
+/// The same where the process waits for its end.
+const MOMENT: Duration = Duration::from_millis(250);
+/// How long a client that was told with streams open, and has none any more, has to close.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// How long a client that was told in a quiet moment has to close. One that does not read while it is
+/// idle (httpx) sends its next request first: what it sends is taken and dropped, so that it comes to
+/// read that the request is to be sent elsewhere.
+const LINGER: Duration = Duration::from_secs(10);
+/// How often it is looked whether the client's side takes what is left to be delivered.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Counts the streams in flight and says when there are none.
 #[derive(Default)]
@@ -68,12 +83,6 @@ impl Streams {
             notice.await;
         }
     }
-
-    /// Returns when there has been no stream for `quiet`.
-    async fn idle_for(&self, quiet: Duration) {
-        self.idle().await;
-        tokio::time::sleep(quiet).await;
-    }
 }
 
 impl Drop for StreamGuard {
@@ -99,6 +108,56 @@ async fn accept(
     .await
 }
 
+/// How far the end of a connection has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Open,
+    /// The client was told, with streams open, that no further request is welcome.
+    Leaving,
+    /// The connection is being closed, whatever is open.
+    Closing,
+}
+
+/// What the loop of a connection does next.
+#[expect(clippy::large_enum_variant, reason = "most of them are requests, and each is moved once")]
+enum Turn {
+    Take(pingora_core::Result<Option<H2Accept>>),
+    Leave,
+    Close(Reason),
+    Return,
+}
+
+/// Returns when the client has had no stream for `quiet`, and has received everything.
+async fn rested(conn: &Conn, wire: &Wire, quiet: Duration) {
+    wire.idle_for(quiet).await;
+    delivered(conn).await;
+}
+
+/// Returns when the client's side has acknowledged everything that was written.
+async fn delivered(conn: &Conn) {
+    while conn.undelivered().is_some() {
+        sleep(TICK).await;
+    }
+}
+
+/// Returns when no request is being served and the client has taken nothing of what is left of
+/// their responses for `silence`. (While one is being served, the engine has that limit.)
+async fn stuck(conn: &Conn, streams: &Streams, wire: &Wire, silence: Duration) {
+    let every = (silence / 4).clamp(TICK, Duration::from_secs(60));
+    let (mut seen, mut since) = (None, Instant::now());
+    loop {
+        sleep(every).await;
+        let left = if streams.none() { conn.undelivered() } else { None };
+        let left = left.or_else(|| (streams.none() && !wire.is_idle()).then_some(0));
+        let now = left.map(|left| (left, wire.written()));
+        if now.is_none() || now != seen {
+            (seen, since) = (now, Instant::now());
+        } else if since.elapsed() >= silence {
+            return;
+        }
+    }
+}
+
 impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     pub(super) async fn serve_h2(
         &self,
@@ -114,68 +173,129 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             .max_header_list_size(u32::try_from(limits.head.saturating_mul(2)).unwrap_or(u32::MAX))
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
-        let streams = Arc::new(Streams::default());
-        let stream = ClientStream::of_frames(io, conn.clone(), FrameWatch::new(streams.numbers.clone()));
-        let Ok(Ok(h2)) = timeout_at(deadline, server::handshake(Box::new(stream), Some(options))).await
-        else {
-            return;
+        let (streams, wire) = (Arc::new(Streams::default()), Arc::new(Wire::default()));
+        let watch = FrameWatch::new(streams.numbers.clone());
+        let stream = ClientStream::of_frames(io, conn.clone(), limits.header_timeout, watch, wire.clone());
+        let shaken = tokio::select! {
+            shaken = timeout_at(deadline, server::handshake(Box::new(stream), Some(options))) => shaken,
+            () = self.soon_over() => return,
         };
-        self.serve_streams(h2, &conn, limits, &streams).await;
+        let Ok(Ok(h2)) = shaken else { return };
+        let lingers = self.serve_streams(h2, &conn, limits, &streams, &wire).await;
         // The connection is gone. Streams notice by themselves, but for those that are stuck in
         // writing upstream.
-        let _ = tokio::time::timeout(LAST_WORDS, streams.idle()).await;
+        let _ = timeout(LAST_WORDS, streams.idle()).await;
         streams.end();
-    }
-
-    /// Returns when the client is to be told that the connection ends (GOAWAY). That waits for a
-    /// moment without streams, but not for ever: a widely used JavaScript client gives up every
-    /// stream of a connection that announces its end. Those that speak gRPC do not.
-    async fn time_to_leave(&self, conn: &Conn, streams: &Streams) {
-        self.drain.reached(Stage::Closing).await;
-        if conn.speaks != Speaks::Grpc {
-            tokio::select! {
-                () = streams.idle() => {}
-                () = self.drain.reached(Stage::Late) => {}
-            }
+        tokio::select! {
+            () = conn.discard(lingers) => {}
+            () = self.soon_over() => {}
         }
     }
 
+    /// Returns when what is idle no longer holds up the end of the process.
+    async fn soon_over(&self) {
+        self.drain.reached(Stage::Emptying).await;
+        sleep(LAST_WORDS).await;
+    }
+
+    /// Returns when the client is to be told that the connection ends (GOAWAY).
+    ///
+    /// In a quiet moment the connection is closed, naming the last stream that was taken: that is
+    /// what clients get by with best. undici 8, httpx and browsers send a request elsewhere that has
+    /// crossed that word, and httpx does not survive a PING behind it, which would be part of a
+    /// graceful shutdown. With streams open nothing else is left than the graceful one.
+    async fn time_to_leave(&self, conn: &Conn, limits: &ConnectionLimits, wire: &Wire) -> Turn {
+        tokio::select! {
+            biased;
+            turn = self.drained(conn, wire) => turn,
+            () = worn(conn, limits, wire) => Turn::Close(Reason::NO_ERROR),
+            () = rested(conn, wire, limits.keepalive_idle) => Turn::Close(Reason::NO_ERROR),
+        }
+    }
+
+    /// The same for the drain. It waits for a time without a stream, but not for ever. Clients that
+    /// speak gRPC need no such care.
+    async fn drained(&self, conn: &Conn, wire: &Wire) -> Turn {
+        self.drain.reached(Stage::Closing).await;
+        if conn.speaks == Speaks::Grpc {
+            return Turn::Leave;
+        }
+        let emptying = async {
+            self.drain.reached(Stage::Emptying).await;
+            rested(conn, wire, MOMENT).await;
+        };
+        tokio::select! {
+            biased;
+            () = rested(conn, wire, QUIET) => Turn::Close(Reason::NO_ERROR),
+            () = emptying => Turn::Close(Reason::NO_ERROR),
+            () = self.drain.reached(Stage::Late) => Turn::Leave,
+        }
+    }
+
+    /// Returns when a client that was told, and has no stream left, has had its time.
+    async fn farewell(&self, conn: &Conn, wire: &Wire) {
+        wire.idle().await;
+        delivered(conn).await;
+        tokio::select! {
+            () = sleep(FAREWELL) => {}
+            () = self.soon_over() => {}
+        }
+    }
+
+    /// Returns when the time of the drain is over and the streams were ended.
+    async fn cut(&self, streams: &Streams, wire: &Wire) {
+        self.drain.reached(Stage::Over).await;
+        streams.end();
+        let _ = timeout(LAST_WORDS, wire.idle()).await;
+    }
+
+    /// Serves the requests of a connection until it has ended; how long what its client still sends
+    /// is to be taken.
     async fn serve_streams(
         &self,
         mut h2: Connection<Stream, Bytes>,
         conn: &Arc<Conn>,
         limits: &ConnectionLimits,
         streams: &Arc<Streams>,
-    ) {
+        wire: &Wire,
+    ) -> Duration {
         let digest = Arc::new(Digest::default());
         let shutdown = self.shutdown_watch();
-        let (mut malformed, mut leaving, mut flooded) = (0, false, false);
+        let (mut malformed, mut standing, mut lingers) = (0, Standing::Open, Duration::ZERO);
+        let mut stuck = std::pin::pin!(stuck(conn, streams, wire, limits.silence_timeout));
         loop {
-            let worn = conn.requests() >= limits.keepalive_requests;
-            let accepted = tokio::select! {
+            let closing = standing == Standing::Closing;
+            let leaving = standing == Standing::Leaving;
+            let turn = tokio::select! {
                 biased;
-                () = self.time_to_leave(conn, streams), if !leaving => {
-                    h2.graceful_shutdown();
-                    leaving = true;
-                    continue;
-                }
-                () = streams.numbers.flooded(), if !flooded => {
+                () = streams.numbers.flooded(), if !closing => {
                     tracing::debug!(peer = %conn.peer, "HTTP/2 connection given up after too many resets");
-                    h2.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
-                    flooded = true;
-                    continue;
+                    Turn::Close(Reason::ENHANCE_YOUR_CALM)
                 }
-                () = tokio::time::sleep(LAST_WORDS), if flooded => return,
-                accepted = accept(&mut h2, digest.clone(), &streams.numbers) => accepted,
-                () = streams.idle(), if worn && !leaving => {
-                    h2.graceful_shutdown();
-                    leaving = true;
-                    continue;
+                () = wire.until(|| wire.is_head_late()), if !closing => {
+                    conn.refusal(408);
+                    Turn::Close(Reason::ENHANCE_YOUR_CALM)
                 }
-                () = streams.idle_for(limits.keepalive_idle) => return,
+                // Before all that looks for a quiet moment: a request may have come in.
+                accepted = accept(&mut h2, digest.clone(), &streams.numbers) => Turn::Take(accepted),
+                turn = self.time_to_leave(conn, limits, wire), if standing == Standing::Open => turn,
+                () = self.cut(streams, wire), if leaving => Turn::Close(Reason::NO_ERROR),
+                () = self.farewell(conn, wire), if leaving => Turn::Close(Reason::NO_ERROR),
+                () = &mut stuck, if !closing => Turn::Close(Reason::NO_ERROR),
+                () = sleep(LAST_WORDS), if closing => Turn::Return,
             };
-            match accepted {
-                Ok(Some(H2Accept::Session(session))) => {
+            match turn {
+                Turn::Leave => {
+                    h2.graceful_shutdown();
+                    standing = Standing::Leaving;
+                }
+                Turn::Close(reason) => {
+                    h2.abrupt_shutdown(reason);
+                    let quiet = standing == Standing::Open && wire.is_idle();
+                    lingers = if quiet { LINGER } else { LAST_WORDS };
+                    standing = Standing::Closing;
+                }
+                Turn::Take(Ok(Some(H2Accept::Session(session)))) => {
                     let (kill, left) = (Arc::new(Kill::default()), Arc::new(Kill::default()));
                     let number = streams.numbers.take(left.clone());
                     let origin = Origin { conn: conn.clone(), kill: Some(kill.clone()) };
@@ -186,21 +306,27 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                             _ = app.process_new_http(ServerSession::new_http2(session), &shutdown) => {}
                             () = kill.killed() => {}
                             // The engine notices by itself, but where it is stuck.
-                            () = async { left.killed().await; tokio::time::sleep(LAST_WORDS).await; } => {}
+                            () = async { left.killed().await; sleep(LAST_WORDS).await; } => {}
                         }
                         drop((guard, number));
                     }));
                 }
-                Ok(Some(H2Accept::Rejected)) => {
+                Turn::Take(Ok(Some(H2Accept::Rejected))) => {
                     conn.refusal(400);
                     malformed += 1;
                     if malformed >= MALFORMED_MOST {
                         tracing::debug!("HTTP/2 connection given up after {malformed} malformed requests");
-                        return;
+                        return lingers;
                     }
                 }
-                Ok(None) | Err(_) => return,
+                Turn::Take(Ok(None) | Err(_)) | Turn::Return => return lingers,
             }
         }
     }
+}
+
+/// Returns when the connection has carried its number of requests and its client is to be told.
+async fn worn(conn: &Conn, limits: &ConnectionLimits, wire: &Wire) {
+    wire.until(|| conn.requests() >= limits.keepalive_requests).await;
+    rested(conn, wire, QUIET).await;
 }

@@ -18,6 +18,7 @@ mod resets;
 mod stream;
 mod table;
 mod tls;
+mod wire;
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ use head::HeadLimits;
 pub(crate) use head::is_line_of;
 pub use listener::{BindError, Listener, listen_plain};
 use stream::{ClientStream, Socket, Transport};
-use table::{Place, Refused, Table};
+use table::{Place, Refused, Table, Which};
 pub use tls::{Certificates, NewCertificates};
 
 use crate::descriptors::Descriptors;
@@ -52,6 +53,12 @@ use crate::metrics::{ConnectionLimit, EdgeMetrics, ProtocolClass, TlsOutcome};
 /// How often the clients of requests under way are looked for, and the idle ones. Two looks make it
 /// sure that a client has left, and it is to be noticed within a second.
 const SWEEP: Duration = Duration::from_millis(300);
+
+/// How long the requests that the end of a drain has cut may take to say so to their clients. More
+/// than [`conn::LAST_WORDS`], after which a request is dropped that does not notice.
+const CUT: Duration = Duration::from_millis(700);
+/// How long connections may take to notice that they are closed. With [`CUT`], within a second.
+const GONE: Duration = Duration::from_millis(250);
 
 /// The bounds of client connections (config.md, `limits`).
 #[derive(Debug, Clone)]
@@ -64,6 +71,8 @@ pub struct ConnectionLimits {
     pub header_timeout: Duration,
     /// How long a connection may wait for its next request.
     pub keepalive_idle: Duration,
+    /// How long a client may take nothing of a response that is left to be written.
+    pub silence_timeout: Duration,
     /// The most requests on one connection.
     pub keepalive_requests: u32,
     /// The most bytes of a head.
@@ -186,11 +195,15 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     }
 
     /// After the drain has begun to close: waits for the connections to end by themselves, ends
-    /// the idle ones at [`Stage::Emptying`] and what is left at [`Stage::Over`].
-    pub async fn finish(&self) {
+    /// the idle ones at [`Stage::Emptying`] and what is left at [`Stage::Over`], where `end` ends the
+    /// requests under way.
+    pub(crate) async fn finish(&self, end: impl Fn()) {
         let idle_end = async {
             self.drain.reached(Stage::Emptying).await;
-            self.table.shut(false);
+            self.table.shut(Which::Idle);
+            // A head that was coming in by then has had this long.
+            tokio::time::sleep(conn::LAST_WORDS).await;
+            self.table.shut(Which::WithoutRequest);
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -198,9 +211,11 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             () = idle_end => {}
             () = self.drain.reached(Stage::Over) => {}
         }
-        self.table.shut(true);
-        // What does not notice within a second is left to the end of the process.
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.table.emptied()).await;
+        end();
+        let _ = tokio::time::timeout(CUT, self.table.emptied()).await;
+        self.table.shut(Which::All);
+        // What does not notice by then is left to the end of the process.
+        let _ = tokio::time::timeout(GONE, self.table.emptied()).await;
     }
 
     fn take(self: Arc<Self>, tcp: TcpStream, speaks: Speaks, certificates: Option<Arc<Certificates>>) {
@@ -252,7 +267,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                 self.metrics.handshake(TlsOutcome::Failed);
                 tracing::debug!(%error, "TLS handshake failed");
                 // The alert that says why is the last thing written.
-                close_patiently(&tcp).await;
+                close_patiently(&tcp, conn::LINGER_TIME).await;
             }
             Err(_) => self.metrics.handshake(TlsOutcome::TimedOut),
         }

@@ -1,4 +1,5 @@
-//! How an HTTP/2 stream that the proxy gives up looks to its client.
+//! The frames that leave on an HTTP/2 connection: how a stream that the proxy gives up looks to its
+//! client, and which streams end.
 //!
 //! The protocol library resets a stream whose task is dropped with `CANCEL`, and leaves no say in
 //! it. Node reports no error for that code, so its clients take half an answer for a whole one
@@ -8,37 +9,58 @@
 use h2::Reason;
 
 const HEAD: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// What a frame that leaves says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Said {
+    /// The response on this stream is whole.
+    End(u32),
+    /// This stream was given up.
+    Reset(u32),
+}
 
 /// Follows the frames that are written.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Resets {
+pub(super) struct FramesOut {
     /// The head of the frame that is being written, and how much of it there has been.
     head: [u8; HEAD],
     got: usize,
     /// What is to come of its payload.
     left: usize,
+    /// The frames of headers under way end their stream.
+    headers_end: bool,
 }
 
-impl Resets {
+impl FramesOut {
     /// What is to be written in place of `data`; `None`: what it is.
     pub(super) fn in_place_of(mut self, data: &[u8]) -> Option<Vec<u8>> {
         let mut changed: Option<Vec<u8>> = None;
-        self.walk(data, |code_ends_at| {
-            if let Some(code) = changed.get_or_insert_with(|| data.to_vec()).get_mut(code_ends_at) {
+        let cancel = u32::from(Reason::CANCEL).to_be_bytes();
+        self.walk(data, |said, end| {
+            let code = end - 1;
+            if matches!(said, Said::Reset(_))
+                && data.get(code) == cancel.last()
+                && let Some(code) = changed.get_or_insert_with(|| data.to_vec()).get_mut(code)
+            {
                 *code = u32::from(Reason::INTERNAL_ERROR).to_be_bytes()[3];
             }
         });
         changed
     }
 
-    /// `data` has been written, changed or not.
-    pub(super) fn written(&mut self, data: &[u8]) {
-        self.walk(data, |_| {});
+    /// `data` has been written, changed or not: what it said.
+    pub(super) fn written(&mut self, data: &[u8], mut said: impl FnMut(Said)) {
+        self.walk(data, |what, _| said(what));
     }
 
-    /// Calls `cancel` with the place of the last byte of each code that is `CANCEL`.
-    fn walk(&mut self, data: &[u8], mut cancel: impl FnMut(usize)) {
+    /// Calls `said` for each frame that says something, with the place where it ends.
+    fn walk(&mut self, data: &[u8], mut said: impl FnMut(Said, usize)) {
         let mut at = 0;
         while let Some(rest) = data.get(at..).filter(|rest| !rest.is_empty()) {
             if self.got < HEAD {
@@ -54,16 +76,31 @@ impl Resets {
                 let taken = self.left.min(rest.len());
                 self.left -= taken;
                 at += taken;
-                let [_, _, _, kind, ..] = self.head;
-                let code = u32::from(Reason::CANCEL).to_be_bytes();
-                if self.left == 0 && kind == RST_STREAM && data.get(at - 1) == code.last() {
-                    cancel(at - 1);
-                }
             }
             if self.got == HEAD && self.left == 0 {
                 self.got = 0;
+                if let Some(what) = self.frame() {
+                    said(what, at);
+                }
             }
         }
+    }
+
+    /// What the frame says that has just ended.
+    fn frame(&mut self) -> Option<Said> {
+        let [_, _, _, kind, flags, id @ ..] = self.head;
+        let stream = u32::from_be_bytes(id) & (u32::MAX >> 1);
+        let ends = match kind {
+            DATA => flags & END_STREAM > 0,
+            HEADERS => {
+                self.headers_end = flags & END_STREAM > 0;
+                self.headers_end && flags & END_HEADERS > 0
+            }
+            CONTINUATION => self.headers_end && flags & END_HEADERS > 0,
+            RST_STREAM => return Some(Said::Reset(stream)),
+            _ => false,
+        };
+        ends.then_some(Said::End(stream))
     }
 }
 
@@ -80,11 +117,11 @@ mod tests {
 
     /// What a client gets of these frames, written in pieces of that size.
     fn written(frames: &[u8], size: usize) -> Vec<u8> {
-        let mut resets = Resets::default();
+        let mut follower = FramesOut::default();
         let mut out = Vec::new();
         for piece in frames.chunks(size) {
-            out.extend(resets.in_place_of(piece).unwrap_or_else(|| piece.to_vec()));
-            resets.written(piece);
+            out.extend(follower.in_place_of(piece).unwrap_or_else(|| piece.to_vec()));
+            follower.written(piece, |_| {});
         }
         out
     }
@@ -111,6 +148,30 @@ mod tests {
 
     #[test]
     fn what_has_no_reset_in_it_is_not_copied() {
-        assert_eq!(Resets::default().in_place_of(&frame(0, &[8; 100])), None);
+        assert_eq!(FramesOut::default().in_place_of(&frame(0, &[8; 100])), None);
+    }
+
+    #[test]
+    fn the_ends_of_streams_are_seen_wherever_the_writes_cut() {
+        let with_flags = |flags: u8, mut frame: Vec<u8>| {
+            frame[4] = flags;
+            frame
+        };
+        let parts = [
+            with_flags(END_STREAM, frame(4, &[])),
+            with_flags(END_HEADERS, frame(HEADERS, b"head")),
+            frame(DATA, &[8; 100]),
+            with_flags(END_STREAM, frame(DATA, &[])),
+            with_flags(END_STREAM, frame(HEADERS, b"half")),
+            with_flags(END_HEADERS, frame(CONTINUATION, b"other half")),
+            frame(RST_STREAM, &[0, 0, 0, 0]),
+        ];
+        let bytes = parts.concat();
+        for size in [1, 4, 9, 13, 100, 1000] {
+            let mut frames = FramesOut::default();
+            let mut said = Vec::new();
+            bytes.chunks(size).for_each(|piece| frames.written(piece, |what| said.push(what)));
+            assert_eq!(said, [Said::End(5), Said::End(5), Said::Reset(5)], "pieces of {size}");
+        }
     }
 }

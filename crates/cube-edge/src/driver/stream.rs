@@ -34,7 +34,8 @@ use super::chunks::Malformed;
 use super::conn::{Conn, Phase};
 use super::frames::FrameWatch;
 use super::head::{self, HeadLimits, HeadWatch};
-use super::resets::Resets;
+use super::resets::{FramesOut, Said};
+use super::wire::{OpenStreams, Wire};
 
 /// The most that is copied to join an answer's head and the first piece of its body.
 const JOIN: usize = 16 * 1024;
@@ -176,8 +177,6 @@ pub(crate) struct ClientStream {
     /// HTTP/1.1: read, and not handed on yet, since it belongs to what comes after the head or the
     /// body under way.
     ahead: BytesMut,
-    /// HTTP/2: the frames that leave.
-    resets: Option<Resets>,
     /// HTTP/2 only.
     frames: Option<Box<Frames>>,
 }
@@ -185,11 +184,45 @@ pub(crate) struct ClientStream {
 /// A CR before a request that ends no line.
 struct BareReturn;
 
-/// What is kept of an HTTP/2 client's bytes.
+/// What is kept of an HTTP/2 connection's frames.
 struct Frames {
     watch: FrameWatch,
     /// Read, and not handed on yet: what came with the head of a request that is still to be taken.
     ahead: BytesMut,
+    /// The frames that leave.
+    out: FramesOut,
+    open: OpenStreams,
+    wire: Arc<Wire>,
+    /// The head that is coming in, and when it is due.
+    head: Option<(u32, Pin<Box<Sleep>>)>,
+    header_timeout: Duration,
+}
+
+impl Frames {
+    /// These bytes have left.
+    fn left(&mut self, bytes: &[u8]) {
+        self.wire.wrote(bytes.len());
+        let open = &mut self.open;
+        self.out.written(bytes, |said| match said {
+            Said::End(stream) => open.response_ended(stream),
+            Said::Reset(stream) => open.reset(stream),
+        });
+    }
+
+    /// There is nothing more to read for now. Ready when the head that is coming in is overdue.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(which) = self.watch.within_head() else {
+            self.head = None;
+            return Poll::Pending;
+        };
+        if self.head.as_ref().is_none_or(|(head, _)| *head != which) {
+            self.head = Some((which, Box::pin(tokio::time::sleep(self.header_timeout))));
+        }
+        match &mut self.head {
+            Some((_, timer)) => timer.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
 }
 
 impl ClientStream {
@@ -213,17 +246,29 @@ impl ClientStream {
             head: HeadWatch::new(limits),
             body: BodyWatch::new(Framing::Length(0)),
             ahead: BytesMut::new(),
-            resets: None,
             frames: None,
         }
     }
 
-    /// The stream of an HTTP/2 connection: no heads, frames.
-    pub(super) fn of_frames(io: Transport, conn: Arc<Conn>, watch: FrameWatch) -> Self {
+    /// The stream of an HTTP/2 connection: no heads, frames. What they say is told to `wire`.
+    pub(super) fn of_frames(
+        io: Transport,
+        conn: Arc<Conn>,
+        header_timeout: Duration,
+        watch: FrameWatch,
+        wire: Arc<Wire>,
+    ) -> Self {
         conn.set_phase(Phase::Open);
-        let mut stream = Self::new(io, conn, Duration::ZERO, Instant::now(), HeadLimits::default());
-        stream.resets = Some(Resets::default());
-        stream.frames = Some(Box::new(Frames { watch, ahead: BytesMut::new() }));
+        let mut stream = Self::new(io, conn, header_timeout, Instant::now(), HeadLimits::default());
+        stream.frames = Some(Box::new(Frames {
+            watch,
+            ahead: BytesMut::new(),
+            out: FramesOut::default(),
+            open: OpenStreams::new(wire.clone()),
+            wire,
+            head: None,
+            header_timeout,
+        }));
         stream
     }
 
@@ -314,7 +359,7 @@ impl ClientStream {
         }
         if !frames.ahead.is_empty() {
             let most = frames.ahead.len().min(buf.remaining());
-            let count = frames.watch.follow(frames.ahead.get(..most).unwrap_or_default());
+            let count = frames.watch.follow(frames.ahead.get(..most).unwrap_or_default(), &mut frames.open);
             buf.put_slice(&frames.ahead.split_to(count));
             if frames.ahead.is_empty() {
                 frames.ahead = BytesMut::new();
@@ -322,9 +367,15 @@ impl ClientStream {
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
-        ready!(self.io.poll_read(cx, buf))?;
+        let Poll::Ready(read) = self.io.poll_read(cx, buf) else {
+            if frames.poll_head(cx).is_ready() {
+                frames.wire.say_head_late();
+            }
+            return Poll::Pending;
+        };
+        read?;
         let came = buf.filled().get(before..).unwrap_or_default();
-        let count = frames.watch.follow(came);
+        let count = frames.watch.follow(came, &mut frames.open);
         if let Some(rest) = came.get(count..).filter(|rest| !rest.is_empty()) {
             frames.ahead.extend_from_slice(rest);
             buf.set_filled(before + count);
@@ -489,11 +540,11 @@ impl AsyncRead for ClientStream {
 
 impl AsyncWrite for ClientStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { io, resets, .. } = &mut *self;
-        if let Some(resets) = resets {
-            let changed = resets.in_place_of(data);
+        let Self { io, frames, .. } = &mut *self;
+        if let Some(frames) = frames {
+            let changed = frames.out.in_place_of(data);
             let sent = ready!(io.poll_write(cx, changed.as_deref().unwrap_or(data)))?;
-            resets.written(data.get(..sent).unwrap_or(data));
+            frames.left(data.get(..sent).unwrap_or(data));
             return Poll::Ready(Ok(sent));
         }
         if self.refusing {
@@ -543,7 +594,11 @@ impl AsyncWrite for ClientStream {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_held(cx))?;
-        self.io.poll_flush(cx)
+        ready!(self.io.poll_flush(cx))?;
+        if let Some(frames) = &self.frames {
+            frames.wire.flushed();
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

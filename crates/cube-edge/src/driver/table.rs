@@ -28,6 +28,17 @@ pub(crate) enum Refused {
     Descriptors,
 }
 
+/// Which connections are ended. HTTP/2 ones end by themselves but at the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// HTTP/1.1 connections that wait for their first or next request.
+    Idle,
+    /// And those in the middle of a request's head.
+    WithoutRequest,
+    /// All.
+    All,
+}
+
 /// All open client connections of the data listeners.
 pub(crate) struct Table {
     open: AtomicUsize,
@@ -82,15 +93,14 @@ impl Table {
         self.open.load(Ordering::Acquire)
     }
 
-    /// Ends every HTTP/1.1 connection that waits for its first or next request; with `all`, every
-    /// connection.
-    pub(crate) fn shut(&self, all: bool) {
+    /// Ends these connections.
+    pub(crate) fn shut(&self, which: Which) {
         for shard in &self.shards {
             for conn in shard.lock().values() {
-                if all {
-                    conn.shut();
-                } else if matches!(conn.phase(), Phase::Idle | Phase::Fresh) {
-                    conn.end_idle();
+                match (which, conn.phase()) {
+                    (Which::All, _) => conn.shut(),
+                    (_, Phase::Idle | Phase::Fresh) | (Which::WithoutRequest, Phase::Head) => conn.end_idle(),
+                    _ => {}
                 }
             }
         }

@@ -73,6 +73,7 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
             header_timeout: limits.header_timeout,
             keepalive_idle: limits.keepalive_idle,
             keepalive_requests: limits.keepalive_requests,
+            silence_timeout: upstream.silence_timeout,
             head: limits.head,
             headers: limits.headers,
             target: limits.target,

@@ -23,7 +23,7 @@ pub(super) async fn drain(
     let stages = gateway.drain();
     tracing::info!(open = gateway.driver().open(), "draining");
     let all_ended = async {
-        gateway.driver().finish().await;
+        gateway.finish().await;
         if let Some(incumbent) = incumbent {
             incumbent.unlinked().await;
         }
@@ -122,7 +122,7 @@ pub(super) async fn drain_after_upgrade(
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = gateway.driver().finish() => {}
+        () = gateway.finish() => {}
         () = over => {}
     }
     // They go to the successor over the link that ends now.

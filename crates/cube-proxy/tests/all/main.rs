@@ -30,6 +30,7 @@ mod error_log;
 mod failover;
 mod first_byte;
 mod gate;
+mod goaway;
 mod grpc;
 mod grpc_retries;
 mod headers;
