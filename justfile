@@ -24,9 +24,10 @@ sdk-newest:
 long:
     cargo test -p cube-proxy --locked --test all -- --ignored silence::
 
-# Three upgrades under load, with streams of more than a minute
+# Ten upgrades under load: clients of every kind, then the SDKs, undici and httpx
 upgrades:
-    cargo test -p cube-proxy --test all --locked -- --ignored --nocapture three_upgrades_in_a_minute
+    scripts/sdk
+    cargo test -p cube-proxy --test all --locked -- --ignored --nocapture --test-threads 1 ten_upgrades
 
 # The Debian package under a real systemd, in a container of its own; needs root
 systemd *args:

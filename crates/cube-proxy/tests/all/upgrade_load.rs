@@ -178,6 +178,10 @@ async fn websocket(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> us
 async fn application(mut exchange: Exchange) -> Outcome {
     match exchange.request.target.as_str() {
         "/ws" => cube_testkit::scripts::websocket(exchange).await,
+        "/count" => {
+            let got = exchange.body().await?.len();
+            exchange.reply(200, &[], got.to_string()).await
+        }
         "/stream" => {
             exchange.start(200, &[("Transfer-Encoding", "chunked")]).await?;
             loop {
@@ -192,8 +196,37 @@ async fn application(mut exchange: Exchange) -> Outcome {
     }
 }
 
-/// Three upgrades in a row with everything under way, each `apart` after the one before.
-async fn three_upgrades(apart: Duration) -> Vec<String> {
+/// A MiB at a time, HTTP/1.1 and HTTP/2 in turn, a connection each.
+async fn uploads(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> usize {
+    const PIECES: usize = 64;
+    let host = sandbox.host();
+    let mut count = 0;
+    while !over.load(Ordering::SeqCst) {
+        let text = if count % 2 == 0 {
+            let client = tls.h2().await;
+            let mut upload = client.open("POST", &host, "/count", &[]).await;
+            for _ in 0..PIECES {
+                upload.data(vec![7; 1 << 14], false).await.expect("an open stream");
+            }
+            upload.data("", true).await.expect("an open stream");
+            upload.answer().await.passed(200).text()
+        } else {
+            let mut client = tls.env.client().await;
+            client.request("POST", "/count", &[("Host", &host), ("Transfer-Encoding", "chunked")]).await;
+            for _ in 0..PIECES {
+                client.chunk(vec![7; 1 << 14]).await;
+            }
+            client.send("0\r\n\r\n").await;
+            client.answer("POST").await.passed(200).text()
+        };
+        assert_eq!(text, (PIECES << 14).to_string());
+        count += 1;
+    }
+    count
+}
+
+/// So many upgrades in a row with everything under way, each `apart` after the one before.
+async fn upgrades(upgrades: usize, apart: Duration) -> Vec<String> {
     let tls = Arc::new(
         with_tls(&json!({ "registry": { "enabled": true, "proxy_id": "one", "interval": "1s" } })).await,
     );
@@ -207,12 +240,13 @@ async fn three_upgrades(apart: Duration) -> Vec<String> {
     load.run("HTTP/2 requests beside a stream", h2_beside_a_stream);
     load.run("pieces of a chunked stream", chunked_stream);
     load.run("WebSocket messages", websocket);
+    load.run("uploads", uploads);
     let server = GrpcServer::start().await;
     load.sandbox = tls.env.sandbox_at(server.address()).await;
     load.run("gRPC messages over TLS", grpc_over_tls);
     load.run("gRPC messages over h2c", grpc_over_h2c);
     let mut seen = Vec::new();
-    for round in 0..4 {
+    for round in 0..=upgrades {
         if round > 0 {
             tls.env.proxy.upgrade().await;
         }
@@ -243,19 +277,19 @@ async fn three_upgrades(apart: Duration) -> Vec<String> {
     let after = quiet().await;
     assert!(after <= before, "{before} open files, then {after}: {:?}", tls.env.proxy.files());
     // Memory does not either; some slack for what load leaves behind.
-    let (first, last) = (seen[0].1, seen[3].1);
+    let (first, last) = (seen[0].1, seen[upgrades].1);
     assert!(last < first * 2 + (16 << 20), "{first} bytes of memory, then {last}");
     done
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_upgrades_in_a_row_lose_nothing() {
-    println!("{:#?}", three_upgrades(Duration::from_secs(1)).await);
+    println!("{:#?}", upgrades(3, Duration::from_secs(1)).await);
 }
 
-/// The same with streams of more than a minute: `just upgrades`.
+/// More of them, with streams of more than a minute: `just upgrades`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes more than a minute"]
-async fn three_upgrades_in_a_minute_lose_nothing() {
-    println!("{:#?}", three_upgrades(Duration::from_secs(16)).await);
+async fn ten_upgrades_in_a_row_lose_nothing() {
+    println!("{:#?}", upgrades(10, Duration::from_secs(6)).await);
 }

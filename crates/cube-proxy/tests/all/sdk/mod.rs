@@ -5,6 +5,7 @@ mod calls;
 mod effects;
 mod quiet;
 mod upgrade;
+mod upgrade_load;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
