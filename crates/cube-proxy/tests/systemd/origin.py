@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import threading
 import time
 from concurrent import futures
@@ -71,6 +72,8 @@ async def mirror(websocket):
 
 
 async def serve_websockets():
+    # It logs every client that leaves.
+    logging.getLogger("websockets").setLevel(logging.CRITICAL)
     async with websockets.serve(mirror, "127.0.0.1", WEBSOCKET):
         await asyncio.Future()
 

@@ -253,10 +253,21 @@ def a_configuration_that_does_not_hold_leaves_the_old_process():
     reload()
 
 
-def an_emptied_run_directory_is_filled_again():
-    for name in os.listdir("/run/cube-proxy"):
-        os.remove(f"/run/cube-proxy/{name}")
-    until("the pid file", lambda: os.path.exists("/run/cube-proxy/upgrade.sock"), 5)
+def a_lost_run_directory_is_put_right():
+    """Emptied while it serves, and not to be written to when the processes change places."""
+    directory = "/run/cube-proxy"
+    found = lambda: os.path.exists(f"{directory}/upgrade.sock")
+    for name in os.listdir(directory):
+        os.remove(f"{directory}/{name}")
+    until("the socket", found, 5)
+    reload()
+    os.chmod(directory, 0o500)
+    # Not by a reload, at which systemd puts the mode right itself.
+    run("cube-proxy", "run", "-c", CONFIG, "--upgrade")
+    until("the error", lambda: "server.run_dir" in journal("-p", "err", "-n", "5"), 5)
+    os.chmod(directory, 0o700)
+    # The pid file names the process before until the main one has put its own there.
+    until("the pid file", lambda: open(f"{directory}/cube-proxy.pid").read().strip() == str(main_pid()), 5)
     reload()
 
 
@@ -300,7 +311,7 @@ SCENARIOS = [
     a_taken_port_is_waited_for,
     by_hand_as_root_and_as_the_services_user,
     a_configuration_that_does_not_hold_leaves_the_old_process,
-    an_emptied_run_directory_is_filled_again,
+    a_lost_run_directory_is_put_right,
     the_log_is_rotated,
     removed_and_purged,
 ]
