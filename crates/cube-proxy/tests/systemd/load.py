@@ -133,10 +133,14 @@ class Load:
             assert await socket.recv() == text
 
         socket = loop.run_until_complete(connect())
-        for number in itertools.count():
-            loop.run_until_complete(one(socket, str(number)))
-            time.sleep(0.02)
-            yield
+        try:
+            for number in itertools.count():
+                loop.run_until_complete(one(socket, str(number)))
+                time.sleep(0.02)
+                yield
+        finally:
+            # What is left open would hold up a stop that follows.
+            loop.run_until_complete(socket.close())
 
     def channel(self):
         options = [("grpc.default_authority", host(origin.GRPC))]
