@@ -30,21 +30,23 @@ async fn application(mut exchange: Exchange) -> Outcome {
     }
 }
 
-/// What went wrong, and how much did not, by kind.
-fn judge(client: &str, results: &Results, failed: &mut Vec<String>) {
+/// What went wrong, by kind; how much was done is put into `counts`.
+fn judge(client: &str, results: &Results, counts: &mut Vec<String>) -> Vec<String> {
+    let mut failed = Vec::new();
     for (name, result) in &results.0 {
         let count = &result["ok"];
         let done = count["done"].as_u64().unwrap_or_default();
         let failures = count["failed"].as_array().cloned().unwrap_or_else(|| vec![result.clone()]);
-        println!("{client} {name}: {done} done, {} failed", failures.len());
+        counts.push(format!("{client} {name}: {done} done, {} failed", failures.len()));
         if done == 0 || !failures.is_empty() {
             failed.push(format!("{client} {name}: {done} done, {failures:?}"));
         }
     }
+    failed
 }
 
-/// Replaces the proxy so many times under load, each time `apart` after the last.
-async fn upgrades(count: usize, apart: Duration) {
+/// Replaces the proxy so many times under load, each time `apart` after the last; what was done.
+async fn upgrades(count: usize, apart: Duration) -> Vec<String> {
     let registry = json!({ "registry": { "enabled": true, "proxy_id": "one", "interval": "1s" } });
     let place = Place::new(Way::Hosts, &registry).await;
     let envd = Envd::start().await;
@@ -67,21 +69,22 @@ async fn upgrades(count: usize, apart: Duration) {
         place.run(Flavour::PythonSync, "load", &arguments),
         upgrades,
     );
-    let mut failed = Vec::new();
-    judge("JavaScript", &javascript, &mut failed);
-    judge("Python", &python, &mut failed);
+    let mut counts = Vec::new();
+    let mut failed = judge("JavaScript", &javascript, &mut counts);
+    failed.extend(judge("Python", &python, &mut counts));
     assert!(failed.is_empty(), "{failed:#?}");
     place.env.proxy.old_ended(0).await;
+    counts
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_upgrades_under_load_fail_no_client() {
-    upgrades(3, Duration::from_secs(2)).await;
+    println!("{:#?}", upgrades(3, Duration::from_secs(2)).await);
 }
 
 /// `just upgrades`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes more than a minute"]
 async fn ten_upgrades_under_load_fail_no_client() {
-    upgrades(10, Duration::from_secs(5)).await;
+    println!("{:#?}", upgrades(10, Duration::from_secs(5)).await);
 }
