@@ -97,8 +97,8 @@ impl Reload {
             // It reads files, which may block.
             match tokio::task::spawn_blocking(move || this.again()).await {
                 Ok(Ok(())) => {
-                    self.metrics.applied.inc();
                     self.metrics.last_successful.set(1);
+                    self.metrics.applied.inc();
                 }
                 Ok(Err(error)) => self.refuse(&error.to_string()),
                 Err(error) => self.refuse(&error.to_string()),
@@ -107,8 +107,8 @@ impl Reload {
     }
 
     fn refuse(&self, error: &str) {
-        self.metrics.refused.inc();
         self.metrics.last_successful.set(0);
+        self.metrics.refused.inc();
         for line in error.lines() {
             tracing::error!("the new configuration does not hold, the old one stays in force: {line}");
         }
