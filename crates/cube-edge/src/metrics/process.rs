@@ -1,11 +1,11 @@
 //! The usual `process_*` metrics. Those of the library, but for the CPU time, which it counts in
 //! whole seconds: over a scrape's or `top`'s two seconds that is half a core at least.
 
+use nix::time::{ClockId, clock_gettime};
 use prometheus::core::{Collector, Desc};
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Opts};
-use rustix::time::{ClockId, clock_gettime};
 
 const CPU: &str = "process_cpu_seconds_total";
 
@@ -25,8 +25,9 @@ impl Process {
 /// CPU time of this process so far, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "exact for centuries of microseconds")]
 fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    // Linux has this clock in every version that runs here.
+    let Ok(time) = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID) else { return 0.0 };
+    time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9
 }
 
 impl Collector for Process {
