@@ -6,6 +6,7 @@
 //! streams of HTTP/2 connections (each with an upstream socket of its own), idle upstream
 //! connections, files. Nothing has to be counted, and nothing can be forgotten in counting.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -26,15 +27,60 @@ const FEWEST_UPSTREAMS: u64 = 64;
 type Check = dyn Fn(&TcpSocket) -> Result<()> + Send + Sync;
 
 /// The ceilings of one process.
-#[derive(Debug)]
 pub(crate) struct Descriptors {
     /// The lowest number that no client connection gets: admin, metrics, store, log and files
     /// have the rest to themselves.
     clients: RawFd,
-    /// The lowest number that no upstream connection gets: new clients have room while upstreams
-    /// use up theirs, and hear that there is none left.
-    upstreams: RawFd,
+    upstreams: Arc<Upstreams>,
+    /// `upstreams` as the engine asks it. Made once: each request hands the engine one, whether or not
+    /// a connection is made for it.
+    check: Arc<Check>,
+    /// Upstream connections that failed on this side for another reason than the ceiling.
+    failed: AtomicU64,
+}
+
+impl fmt::Debug for Descriptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { clients, upstreams, check: _, failed } = self;
+        f.debug_struct("Descriptors")
+            .field("clients", clients)
+            .field("upstreams", upstreams)
+            .field("failed", failed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The ceiling of upstream connections.
+#[derive(Debug)]
+struct Upstreams {
+    /// The lowest number that none of them gets: new clients have room while upstreams use up theirs,
+    /// and hear that there is none left.
+    most: RawFd,
+    /// How many were refused for it.
     refused: AtomicU64,
+}
+
+impl Upstreams {
+    fn check(&self, socket: &impl AsRawFd) -> Result<()> {
+        if socket.as_raw_fd() < self.most {
+            return Ok(());
+        }
+        if let Some(count) = worth_a_line(&self.refused) {
+            tracing::warn!(
+                count,
+                most = self.most,
+                "no upstream connection made: too many files are open; raise the limit (ulimit -n, LimitNOFILE)"
+            );
+        }
+        Err(Error::new(OUT_OF_DESCRIPTORS))
+    }
+}
+
+/// Counts one more. Must not become a flood of log lines: the first is worth one, then each power of
+/// two.
+fn worth_a_line(counter: &AtomicU64) -> Option<u64> {
+    let count = counter.fetch_add(1, Ordering::Relaxed) + 1;
+    count.is_power_of_two().then_some(count)
 }
 
 impl Descriptors {
@@ -47,10 +93,13 @@ impl Descriptors {
     fn of(limit: u64) -> Self {
         let kept = KEPT.min(limit / 8);
         let ceiling = |number: u64| RawFd::try_from(number).unwrap_or(RawFd::MAX);
+        let upstreams = Arc::new(Upstreams { most: ceiling(limit - 2 * kept), refused: AtomicU64::new(0) });
+        let asked = Arc::clone(&upstreams);
         Self {
             clients: ceiling(limit - kept),
-            upstreams: ceiling(limit - 2 * kept),
-            refused: AtomicU64::new(0),
+            upstreams,
+            check: Arc::new(move |socket: &TcpSocket| asked.check(socket)),
+            failed: AtomicU64::new(0),
         }
     }
 
@@ -64,32 +113,18 @@ impl Descriptors {
     /// # Errors
     /// [`OUT_OF_DESCRIPTORS`] when its number is one of those that are kept.
     pub(crate) fn check_upstream(&self, socket: &impl AsRawFd) -> Result<()> {
-        if socket.as_raw_fd() < self.upstreams {
-            return Ok(());
-        }
-        // Must not become a flood of log lines: the first, then each power of two.
-        let count = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
-        if count.is_power_of_two() {
-            tracing::warn!(
-                count,
-                most = self.upstreams,
-                "no upstream connection made: too many files are open; raise the limit (ulimit -n, LimitNOFILE)"
-            );
-        }
-        Err(Error::new(OUT_OF_DESCRIPTORS))
+        self.upstreams.check(socket)
     }
 
     /// [`Descriptors::check_upstream`] as the engine calls it between opening and connecting.
-    pub(crate) fn upstream_check(self: &Arc<Self>) -> Arc<Check> {
-        let descriptors = Arc::clone(self);
-        Arc::new(move |socket: &TcpSocket| descriptors.check_upstream(socket))
+    pub(crate) fn upstream_check(&self) -> Arc<Check> {
+        Arc::clone(&self.check)
     }
 
     /// Whether a dial that this side could not make failed for want of descriptors; says in the
     /// log that it failed.
     pub(crate) fn ran_out(&self, error: &Error) -> bool {
-        let count = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
-        if count.is_power_of_two() {
+        if let Some(count) = worth_a_line(&self.failed) {
             tracing::error!(count, %error, "no upstream connection made");
         }
         error.root_cause().downcast_ref::<io::Error>().is_some_and(is_out_of_descriptors)
@@ -98,7 +133,7 @@ impl Descriptors {
     /// How many of `wanted` idle upstream connections may be kept, so that they do not take the
     /// room of those that are in use.
     pub(crate) fn idle_upstreams(&self, wanted: usize) -> usize {
-        let upstreams = u64::try_from(self.upstreams).unwrap_or(0);
+        let upstreams = u64::try_from(self.upstreams.most).unwrap_or(0);
         let most = upstreams.saturating_sub(2 * FEWEST_UPSTREAMS).max(1);
         wanted.min(usize::try_from(most).unwrap_or(usize::MAX))
     }
@@ -136,6 +171,29 @@ mod tests {
             assert!(!descriptors.has_room_for_client(&Number(clients)), "{limit}");
         }
         assert!(Descriptors::of(u64::MAX).check_upstream(&Number(RawFd::MAX - 1)).is_ok());
+    }
+
+    #[test]
+    fn requests_share_one_check() {
+        let descriptors = Descriptors::of(400);
+        assert!(Arc::ptr_eq(&descriptors.upstream_check(), &descriptors.upstream_check()));
+    }
+
+    #[test]
+    fn a_failure_is_worth_a_line_however_many_refusals_came_before_it() {
+        let descriptors = Descriptors::of(400);
+        for _ in 0..3 {
+            assert!(descriptors.check_upstream(&Number(300)).is_err());
+        }
+        let in_use = Error::because(
+            ErrorType::BindError,
+            "",
+            io::Error::from_raw_os_error(rustix::io::Errno::ADDRNOTAVAIL.raw_os_error()),
+        );
+        assert!(!descriptors.ran_out(&in_use));
+        // One of two is the next that is worth a line, for each of the two kinds.
+        assert_eq!(worth_a_line(&descriptors.failed), Some(2));
+        assert_eq!(worth_a_line(&descriptors.upstreams.refused), Some(4));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use pingora_proxy::{FailToProxy, Session};
 use crate::answer::Fault;
 use crate::back::ended;
 use crate::context::{Context, Outcome};
+use crate::descriptors::OUT_OF_DESCRIPTORS;
 use crate::drain::Stage;
 use crate::edge::Shared;
 use crate::reason::Reason;
@@ -144,7 +145,7 @@ fn client_would_not_take(error: &Error) -> bool {
 fn from_exchange(error: &Error) -> bool {
     !matches!(error.esource(), ErrorSource::Internal | ErrorSource::Unset)
         && !matches!(
-            error.etype(),
+            *error.etype(),
             ErrorType::ConnectRefused
                 | ErrorType::ConnectTimedout
                 | ErrorType::ConnectNoRoute
@@ -152,7 +153,7 @@ fn from_exchange(error: &Error) -> bool {
                 | ErrorType::SocketError
                 | ErrorType::BindError
                 | ErrorType::InternalError
-                | ErrorType::Custom("OutOfDescriptors")
+                | OUT_OF_DESCRIPTORS
                 | ErrorType::HandshakeError
                 | ErrorType::TLSHandshakeFailure
                 | ErrorType::InvalidCert
