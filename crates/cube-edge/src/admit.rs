@@ -10,6 +10,7 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use crate::answer::{Asker, Fault, render};
+use crate::bare_path::bare_path;
 use crate::context::{Context, Destination, Outcome};
 use crate::driver::{Framing, Speaks, is_line_of};
 use crate::edge::Shared;
@@ -41,8 +42,13 @@ impl Shared {
         frame_body(session, ctx);
         self.settle(session, ctx);
         let admitted = match self.admit(session, ctx) {
-            Ok(()) if self.redirect_bare_path(session, ctx).await? => return Ok(true),
-            Ok(()) => self.judge(session, ctx).await,
+            Ok(()) => match bare_path(session.req_header(), ctx) {
+                Some(location) => {
+                    self.redirect_bare_path(session, ctx, location).await?;
+                    return Ok(true);
+                }
+                None => self.judge(session, ctx).await,
+            },
             Err(fault) => Err(fault.into()),
         };
         match admitted {
@@ -77,7 +83,7 @@ impl Shared {
     fn admit(&self, session: &mut Session, ctx: &mut Context) -> Result<(), Fault> {
         let head_bytes =
             session.downstream_session.as_http1().map_or(0, |session| session.get_headers_raw_bytes().len());
-        let both_framings = has_both_framings(session) || engine_read_another_head(session, ctx);
+        let misframed = has_both_framings(session) || engine_read_another_head(session, ctx);
         let odd_line = ctx.origin.as_ref().and_then(|origin| origin.conn.take_odd_line());
         let target_changed = engine_changed_target(session, odd_line.as_deref());
         let body_empty = session.is_body_empty();
@@ -157,7 +163,7 @@ impl Shared {
         if matches!(request.method, Method::TRACE | Method::CONNECT) {
             return Err(Fault::MethodNotAllowed);
         }
-        if both_framings || target_changed || !good_framing(request) {
+        if misframed || target_changed || !good_framing(request) {
             return Err(Fault::BadRequest);
         }
         named?;

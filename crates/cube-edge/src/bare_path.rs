@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cube_route::Form;
 use http::{HeaderValue, Method, Version, header};
 use pingora_core::{ErrorType, OrErr, Result};
-use pingora_http::ResponseHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
 use crate::answer::navigates;
@@ -19,13 +19,14 @@ use crate::reason::Reason;
 use crate::retcode::Retcode;
 
 impl Shared {
-    /// Answers such a request; `false`: it is none.
-    pub(crate) async fn redirect_bare_path(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+    /// Responds to such a request; `location` is what [`bare_path`] has found.
+    pub(crate) async fn redirect_bare_path(
+        &self,
+        session: &mut Session,
+        ctx: &mut Context,
+        location: Vec<u8>,
+    ) -> Result<()> {
         let request = session.req_header();
-        if ctx.method != Method::GET || !navigates(&request.headers) {
-            return Ok(false);
-        }
-        let Some(location) = with_slash(ctx, request.raw_path()) else { return Ok(false) };
         let (h2, cors) = (request.version == Version::HTTP_2, request.headers.contains_key(header::ORIGIN));
         let mut head = ResponseHeader::build(302, Some(8))?;
         let location = HeaderValue::from_maybe_shared(Bytes::from(location))
@@ -52,8 +53,17 @@ impl Shared {
             // The engine ends a stream only with a piece of body.
             session.write_response_body(Some(Bytes::new()), true).await?;
         }
-        Ok(true)
+        Ok(())
     }
+}
+
+/// Where such a request is sent; `None`: it is none.
+pub(crate) fn bare_path(request: &RequestHeader, ctx: &Context) -> Option<Vec<u8>> {
+    // Headers last: few requests name their sandbox in the path, and fewer leave out the slash.
+    if ctx.method != Method::GET {
+        return None;
+    }
+    with_slash(ctx, request.raw_path()).filter(|_| navigates(&request.headers))
 }
 
 /// The origin form with a slash behind the prefix; none where something stands there.

@@ -1,7 +1,7 @@
 //! What is known about a sandbox, and the stores it comes from.
 //!
 //! [`SandboxRecord`] is the parsed Redis hash; [`MetadataStore`] is anything that can read one.
-//! The schema is the metadata page of the specification.
+//! The schema is the metadata page of the contract.
 
 mod field;
 mod file;

@@ -38,7 +38,7 @@ pub enum SandboxState {
 }
 
 impl SandboxState {
-    /// All six, in the order of the specification.
+    /// All six, in the order of the contract.
     pub const ALL: [SandboxState; 6] = [
         SandboxState::Running,
         SandboxState::Pausing,
