@@ -20,6 +20,8 @@ use super::Kill;
 use super::wire::OpenStreams;
 
 const PREFACE: usize = 24;
+/// The bytes of a frame's head before the one that says its kind.
+const KIND: usize = 3;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -49,6 +51,16 @@ struct Block {
     last: bool,
     /// It is the last of its stream.
     ends: bool,
+}
+
+/// A head that has not come in whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Coming {
+    /// Which one it is, by a number that no other one nearby has.
+    pub(super) which: u32,
+    /// It is the head of a request. Else it may turn out to be another frame: too little of it has
+    /// come to tell, nothing is held for it, and a pause within it ends nothing.
+    pub(super) certain: bool,
 }
 
 /// Follows frames across reads. What is no HTTP/2 is left to the engine, which ends it.
@@ -131,10 +143,17 @@ impl FrameReader {
         }
     }
 
-    /// Whether what has come in ends within the head of a request, or of a frame that may be one;
-    /// which of all that have begun it is.
-    fn within_head(&self) -> Option<u32> {
-        (self.have > 0 || self.block.is_some()).then_some(self.begun)
+    /// Whether what has come in ends within the head of a request, or within a frame that may be one.
+    fn within_head(&self) -> Option<Coming> {
+        let [_, _, _, kind, ..] = self.head;
+        let certain = match self.have {
+            _ if self.block.is_some() => true,
+            0 => return None,
+            1..=KIND => false,
+            _ if matches!(kind, HEADERS | CONTINUATION) => true,
+            _ => return None,
+        };
+        Some(Coming { which: self.begun, certain })
     }
 }
 
@@ -242,9 +261,8 @@ impl FrameWatch {
         self.put_off
     }
 
-    /// Whether what has come in ends within the head of a request; which head it is, by a number
-    /// that no other one nearby has.
-    pub(super) fn within_head(&self) -> Option<u32> {
+    /// Whether what has come in ends within the head of a request, or within a frame that may be one.
+    pub(super) fn within_head(&self) -> Option<Coming> {
         self.reader.within_head()
     }
 
@@ -364,10 +382,20 @@ mod tests {
             seen.push(reader.within_head());
         }
         let none = |count| vec![None; count];
-        let some = |count, which| vec![Some(which); count];
-        // Before its kind is known, each frame may be a head.
-        let expected =
-            [none(24), some(8, 1), none(5), some(9 + 2 + 9 + 1, 2), none(1), some(9, 3), none(1)].concat();
+        let some = |certain, count, which| vec![Some(Coming { which, certain }); count];
+        // Before its kind is known, with the fourth byte, each frame may be a head.
+        let expected = [
+            none(24),
+            some(false, 3, 1),
+            none(6 + 4),
+            some(false, 3, 2),
+            some(true, 6 + 2 + 9 + 1, 2),
+            none(1),
+            some(false, 3, 3),
+            some(true, 6, 3),
+            none(1),
+        ]
+        .concat();
         assert_eq!(seen, expected);
     }
 

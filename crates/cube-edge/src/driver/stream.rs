@@ -1,10 +1,9 @@
 //! The client's byte stream as the engine sees it.
 //!
 //! Between the socket (or the TLS session over it) and the engine it does what the engine leaves
-//! open: requests that are told apart by the grammar before the engine sees a byte of the next one, the
-//! deadline of a request's head, our own answer where the engine would refuse with a
-//! bare one, head and body in one write, and the close that shows that an answer is not whole (a
-//! reset).
+//! open: requests that are told apart by the grammar before the engine sees a byte of the next one,
+//! the deadline of a request's head, our own response where the engine would refuse with a bare one,
+//! head and body in one write, and the close that shows that a response is not whole (a reset).
 
 use std::convert::Infallible;
 use std::fmt;
@@ -211,16 +210,17 @@ impl Frames {
 
     /// There is nothing more to read for now. Ready when the head that is coming in is overdue.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(which) = self.watch.within_head() else {
+        let Some(coming) = self.watch.within_head() else {
             self.head = None;
             return Poll::Pending;
         };
-        if self.head.as_ref().is_none_or(|(head, _)| *head != which) {
-            self.head = Some((which, Box::pin(tokio::time::sleep(self.header_timeout))));
+        if self.head.as_ref().is_none_or(|(head, _)| *head != coming.which) {
+            self.head = Some((coming.which, Box::pin(tokio::time::sleep(self.header_timeout))));
         }
         match &mut self.head {
-            Some((_, timer)) => timer.as_mut().poll(cx),
-            None => Poll::Pending,
+            Some((_, timer)) if coming.certain => timer.as_mut().poll(cx),
+            // Its time runs from its first byte, and is up once it is known to be one.
+            _ => Poll::Pending,
         }
     }
 }

@@ -331,7 +331,8 @@ async fn a_body_that_drips_is_not_a_head() {
     origin.wait_for(1).await;
     for byte in Frame::data(1, &[7; 20], false).bytes() {
         wire.send([byte]).await;
-        tokio::time::sleep(Duration::from_millis(75)).await;
+        // Slow enough that the head of the frame alone takes longer than a request's may.
+        tokio::time::sleep(Duration::from_millis(150)).await;
     }
     assert!(within("the connection", wire.lives()).await);
 }
