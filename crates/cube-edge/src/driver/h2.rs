@@ -34,6 +34,9 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 const QUIET: Duration = Duration::from_millis(2700);
 /// The same where the process waits for its end.
 const MOMENT: Duration = Duration::from_millis(250);
+/// The same for a client that has had a tenth more requests than a connection carries, and never rested
+/// for so long. No round number either.
+const PAUSE: Duration = Duration::from_millis(270);
 /// How long a client that was told with streams open, and has none any more, has to close.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// How long a client that was told in a quiet moment has to close. One that does not read while it is
@@ -327,6 +330,9 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
 
 /// Returns when the connection has carried its number of requests and its client is to be told.
 async fn worn(conn: &Conn, limits: &ConnectionLimits, wire: &Wire) {
-    wire.until(|| conn.requests() >= limits.keepalive_requests).await;
-    rested(conn, wire, QUIET).await;
+    let most = limits.keepalive_requests;
+    wire.until(|| conn.requests() >= most).await;
+    wire.idle().await;
+    let quiet = if conn.requests() < most.saturating_add(most / 10) { QUIET } else { PAUSE };
+    rested(conn, wire, quiet).await;
 }

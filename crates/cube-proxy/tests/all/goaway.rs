@@ -146,6 +146,34 @@ async fn a_client_that_asks_again_and_again_is_told_in_a_quiet_moment() {
     tls.env.proxy.old_ended(0).await;
 }
 
+#[tokio::test]
+async fn a_client_that_asks_steadily_is_told_after_its_requests_and_none_fails() {
+    /// Shorter than the quiet that is waited for at first, longer than the one after a tenth more.
+    const EVERY: Duration = Duration::from_millis(450);
+    let tls = with_tls(&json!({ "limits": { "keepalive_requests": 10 } })).await;
+    let origin = Origin::replying(200, &[], "ok").await;
+    let host = tls.env.sandbox(&origin).await.host();
+    let mut wire = served(&tls, &host).await;
+    let mut served = 1;
+    let told = loop {
+        if served >= 10 {
+            let goaway = wire.until(|frame| frame.kind == Frame::GOAWAY);
+            if let Ok(goaway) = tokio::time::timeout(EVERY, goaway).await {
+                break goaway;
+            }
+        }
+        let stream = 2 * served + 1;
+        wire.send(Frame::headers(stream, &fields("GET", &host, &[]), true).bytes()).await;
+        let next = wire.until(|frame| frame.ends() || frame.kind == Frame::GOAWAY).await;
+        assert_eq!(next.expect("a response").kind, Frame::DATA, "told while it asks");
+        served += 1;
+        assert!(served < 20, "not told");
+    };
+    assert_eq!(told.expect("GOAWAY").code(), Some(0));
+    assert_eq!(served, 11);
+    assert_eq!(read(&mut wire, Duration::ZERO).await, Read::default());
+}
+
 /// More than the sockets hold, and what the protocol library holds.
 const LARGE: usize = 16 << 20;
 
