@@ -8,7 +8,7 @@ use std::time::Duration;
 use cube_metadata::StoreEvent;
 use cube_route::SandboxId;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::Resolver;
@@ -23,7 +23,7 @@ const RETRY: Duration = if cfg!(test) { Duration::from_millis(1) } else { Durati
 
 /// The most sandboxes that wait to be read. As many as the table of states holds by default: what
 /// is beyond would push others out of it.
-const QUEUE: usize = 1_000_000;
+const QUEUE: usize = if cfg!(test) { 1000 } else { 1_000_000 };
 
 /// What is being read since it changed under somebody, or since its state changed.
 #[derive(Default)]
@@ -33,9 +33,13 @@ struct FollowUp {
     queue: VecDeque<SandboxId>,
     /// The same ones.
     queued: HashSet<SandboxId, ahash::RandomState>,
-    /// Each gives the id back, and whether the store answered.
-    reads: JoinSet<(SandboxId, bool)>,
-    /// What they read, and whether it changed again meanwhile: a sandbox that keeps changing takes
+    /// Changes that found no room in the queue.
+    dropped: u64,
+    /// Each tells whether the store answered.
+    reads: JoinSet<bool>,
+    /// What each of them reads.
+    tasks: HashMap<Id, SandboxId>,
+    /// The same ones, each with whether it changed again meanwhile: a sandbox that keeps changing takes
     /// one place, not all.
     reading: HashMap<SandboxId, bool, ahash::RandomState>,
     /// Each finds what must be read after a distrust.
@@ -48,12 +52,36 @@ impl FollowUp {
     fn want(&mut self, id: SandboxId) {
         if let Some(changed) = self.reading.get_mut(&id) {
             *changed = true;
-        } else if self.queued.len() < QUEUE && self.queued.insert(id.clone()) {
-            self.queue.push_back(id);
+        } else if !self.queued.contains(&id) {
+            self.push(id);
         }
     }
 
-    fn ended(&mut self, id: SandboxId, answered: bool) {
+    /// Where there is no room for it, its entry has ended all the same: whoever asks for it next
+    /// reads it.
+    fn push(&mut self, id: SandboxId) {
+        if self.queued.len() < QUEUE {
+            self.queued.insert(id.clone());
+            self.queue.push_back(id);
+            return;
+        }
+        self.dropped += 1;
+        // Must not become a flood of log lines: the first, then each power of two.
+        if self.dropped.is_power_of_two() {
+            let count = self.dropped;
+            tracing::warn!(count, sandbox = %id, "too many sandboxes changed at once: one is not read before it is asked for");
+        }
+    }
+
+    fn spawn(&mut self, id: SandboxId, read: impl Future<Output = bool> + Send + 'static) {
+        self.reading.insert(id.clone(), false);
+        self.tasks.insert(self.reads.spawn(read).id(), id);
+    }
+
+    /// A read has ended. One that panicked has told nothing: it is tried again as one that failed.
+    fn ended(&mut self, read: Result<(Id, bool), JoinError>) {
+        let (task, answered) = read.unwrap_or_else(|error| (error.id(), false));
+        let Some(id) = self.tasks.remove(&task) else { return };
         if self.reading.remove(&id) == Some(true) {
             self.want(id);
         } else if !answered {
@@ -67,8 +95,7 @@ impl FollowUp {
             && let Some(id) = self.queue.pop_front()
         {
             self.queued.remove(&id);
-            self.reading.insert(id.clone(), false);
-            self.reads.spawn(Arc::clone(resolver).read_in_turn(id));
+            self.spawn(id.clone(), Arc::clone(resolver).read_in_turn(id));
         }
     }
 }
@@ -110,11 +137,7 @@ impl Resolver {
                 Some(found) = work.sweeps.join_next() => {
                     found.unwrap_or_default().into_iter().for_each(|id| work.want(id));
                 }
-                Some(read) = work.reads.join_next() => {
-                    if let Ok((id, answered)) = read {
-                        work.ended(id, answered);
-                    }
-                }
+                Some(read) = work.reads.join_next_with_id() => work.ended(read),
                 _ = retry.tick(), if !work.again.is_empty() => self.retry(&mut work),
             }
             work.begin(&self);
@@ -164,17 +187,14 @@ impl Resolver {
         wanted
     }
 
-    /// Reads `id` as soon as there is a place among the background reads; gives it back with
-    /// whether the store answered.
-    async fn read_in_turn(self: Arc<Self>, id: SandboxId) -> (SandboxId, bool) {
+    /// Reads `id` as soon as there is a place among the background reads; whether the store
+    /// answered.
+    async fn read_in_turn(self: Arc<Self>, id: SandboxId) -> bool {
         // The semaphore is never closed.
         let _place = Arc::clone(&self.background).acquire_owned().await.ok();
         match self.join(&id, Ask::Read) {
-            Joined::Known(_) => (id, true),
-            Joined::Waiting(waiting) => {
-                let read = answered(waiting).await.is_ok();
-                (id, read)
-            }
+            Joined::Known(_) => true,
+            Joined::Waiting(waiting) => answered(waiting).await.is_ok(),
         }
     }
 
@@ -206,5 +226,40 @@ impl<'a> Following<'a> {
 impl Drop for Following<'_> {
     fn drop(&mut self) {
         self.0.following.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: usize) -> SandboxId {
+        SandboxId::parse(&format!("sandbox{number}")).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_read_that_panics_is_tried_again_and_gives_its_place_back() {
+        let mut work = FollowUp::default();
+        work.spawn(id(1), async { panic!("a read that panics") });
+        let read = work.reads.join_next_with_id().await.unwrap();
+        work.ended(read);
+        assert!(work.reading.is_empty() && work.tasks.is_empty());
+        assert!(work.again.contains(&id(1)));
+        // And one that changed meanwhile is wanted at once.
+        work.spawn(id(2), async { panic!("a read that panics") });
+        work.want(id(2));
+        let read = work.reads.join_next_with_id().await.unwrap();
+        work.ended(read);
+        assert_eq!(work.queue, [id(2)]);
+    }
+
+    #[test]
+    fn what_finds_no_room_in_the_queue_is_counted_once_it_is_full() {
+        let mut work = FollowUp::default();
+        (0..QUEUE).for_each(|number| work.want(id(number)));
+        work.want(id(0));
+        assert_eq!((work.queue.len(), work.dropped), (QUEUE, 0));
+        work.want(id(QUEUE));
+        assert_eq!((work.queue.len(), work.dropped), (QUEUE, 1));
     }
 }
