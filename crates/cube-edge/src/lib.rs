@@ -36,7 +36,8 @@ mod upgrade;
 
 pub use access_log::{AccessLog, Entry, Format as LogFormat, Settings as AccessLogSettings, UpstreamTry};
 pub use admin::{
-    AdminApi, AdminApp, Desk, Errand, MetricsApp, Push, Question, QuestionError, Readiness, UnderWay, Word,
+    AdminApi, AdminApp, Desk, Errand, MetricsApp, OperatorApp, Push, Question, QuestionError, Readiness,
+    UnderWay, Word, read_head,
 };
 pub use answer::{Asker, Dialect, Fault, OwnAnswer, Settings as AnswerSettings, is_preflight, render};
 pub use drain::{Drain, Stage};

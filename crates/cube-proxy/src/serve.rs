@@ -2,6 +2,7 @@
 
 mod edge_settings;
 mod ending;
+mod places;
 mod plain;
 mod reload;
 mod signals;

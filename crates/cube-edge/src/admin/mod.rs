@@ -34,7 +34,7 @@ pub use desk::{Desk, Errand, Push, UnderWay, Word};
 pub(crate) use explain::Explanation;
 pub use question::{Question, QuestionError};
 pub use readiness::Readiness;
-pub use serve::{AdminApp, MetricsApp};
+pub use serve::{AdminApp, MetricsApp, OperatorApp, read_head};
 
 /// The most bytes of a body.
 const MAX_BODY: usize = 1024 * 1024;

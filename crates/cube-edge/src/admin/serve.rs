@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{Method, StatusCode, header};
-use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
+use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 use tokio::time::timeout;
@@ -17,16 +17,24 @@ use super::{AdminApi, MAX_BODY, Readiness, scrape};
 use crate::edge::Shared;
 use crate::gateway::Gateway;
 
-/// Seconds an idle connection is kept.
-const KEEPALIVE: u64 = 60;
-/// For the wait for a request and its head.
-const HEAD: Duration = Duration::from_secs(KEEPALIVE + 10);
+/// Any number: how long the next request is waited for is the listener's to say.
+const KEPT: u64 = 60;
+/// For a head to come in.
+const HEAD: Duration = Duration::from_secs(5);
 /// For a body to come in.
 const BODY: Duration = Duration::from_secs(10);
 /// For an answer to go out.
 const WRITE: Duration = Duration::from_secs(30);
 /// What is read of a body that nobody wants, so that its sender sees the answer and no reset.
 const LINGER: (usize, Duration) = (8 * MAX_BODY, Duration::from_secs(2));
+
+/// What one of these listeners serves.
+#[async_trait]
+pub trait OperatorApp: Send + Sync + 'static {
+    /// Responds to the request whose head [`read_head`] has read. The connection comes back where it
+    /// is kept for another request.
+    async fn respond(&self, http: ServerSession, shutdown: &ShutdownWatch) -> Option<Stream>;
+}
 
 /// The admin listener.
 pub struct AdminApp(AdminApi);
@@ -57,16 +65,11 @@ impl AdminApp {
 }
 
 #[async_trait]
-impl HttpServerApp for AdminApp {
-    async fn process_new_http(
-        self: &Arc<Self>,
-        mut http: ServerSession,
-        shutdown: &ShutdownWatch,
-    ) -> Option<ReusedHttpStream> {
-        accept(&mut http, shutdown).await?;
+impl OperatorApp for AdminApp {
+    async fn respond(&self, mut http: ServerSession, shutdown: &ShutdownWatch) -> Option<Stream> {
         let _under_way = self.0.shared.desk.under_way();
         let answer = self.answer(&mut http).await?;
-        respond(http, &answer, shutdown).await
+        send(http, &answer, shutdown).await
     }
 }
 
@@ -103,27 +106,25 @@ impl MetricsApp {
 }
 
 #[async_trait]
-impl HttpServerApp for MetricsApp {
-    async fn process_new_http(
-        self: &Arc<Self>,
-        mut http: ServerSession,
-        shutdown: &ShutdownWatch,
-    ) -> Option<ReusedHttpStream> {
-        accept(&mut http, shutdown).await?;
+impl OperatorApp for MetricsApp {
+    async fn respond(&self, http: ServerSession, shutdown: &ShutdownWatch) -> Option<Stream> {
         // A successor may be asked.
         let _under_way = self.scraped.as_ref().map(|shared| shared.desk.under_way());
         let head = http.req_header();
         let answer = self.answer(&head.method, head.uri.path()).await;
-        respond(http, &answer, shutdown).await
+        send(http, &answer, shutdown).await
     }
 }
 
-/// Reads the head of the next request.
-async fn accept(http: &mut ServerSession, shutdown: &ShutdownWatch) -> Option<()> {
-    // Errors are the peer's: it left, or sent no HTTP. The engine has answered what it can.
+/// Reads the head of a request, of which a byte has come in or is about to.
+///
+/// `None`: there is no request to respond to, and the connection is over.
+pub async fn read_head(stream: Stream, shutdown: &ShutdownWatch) -> Option<ServerSession> {
+    let mut http = ServerSession::new_http1(stream);
+    // Errors are the peer's: it left, or sent no HTTP.
     let read = timeout(HEAD, http.read_request()).await.ok()?.ok()?;
-    http.set_keepalive((!*shutdown.borrow()).then_some(KEEPALIVE));
-    read.then_some(())
+    http.set_keepalive((!*shutdown.borrow()).then_some(KEPT));
+    read.then_some(http)
 }
 
 enum Body {
@@ -153,24 +154,20 @@ async fn read_body(http: &mut ServerSession) -> Body {
 }
 
 /// Sends the answer. A connection whose request was not read to its end is not kept.
-async fn respond(
-    mut http: ServerSession,
-    answer: &Answer,
-    shutdown: &ShutdownWatch,
-) -> Option<ReusedHttpStream> {
+async fn send(mut http: ServerSession, answer: &Answer, shutdown: &ShutdownWatch) -> Option<Stream> {
     let unread = !http.is_body_done();
     // The time to end may have come while the answer was made.
     if unread || *shutdown.borrow() {
         http.set_keepalive(None);
     }
     let no_body = http.req_header().method == Method::HEAD;
-    let send = async {
+    let sending = async {
         http.write_response_header(Box::new(answer.head()?)).await?;
         let body = if no_body { bytes::Bytes::new() } else { answer.body.clone() };
         http.write_response_body(body, true).await
     };
     // A peer that does not take its answer loses it.
-    timeout(WRITE, send).await.ok()?.ok()?;
+    timeout(WRITE, sending).await.ok()?.ok()?;
     if unread {
         let (most, wait) = LINGER;
         let drain = async {
@@ -185,7 +182,7 @@ async fn respond(
         // Whether all of it came matters no more.
         let _ = timeout(wait, drain).await;
     }
-    let settings = HttpPersistentSettings::for_session(&http);
-    let stream = http.finish().await.ok()??;
-    Some(ReusedHttpStream::from_reusable_stream(stream, settings))
+    // Nothing comes with the connection: bytes of a next request that were read already end it.
+    let (stream, _) = http.finish().await.ok()??.into_parts();
+    Some(stream)
 }

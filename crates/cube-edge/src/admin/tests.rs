@@ -5,8 +5,6 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use cube_metadata::{FileStore, MetadataStore, SandboxState};
-use pingora_core::apps::{HttpServerApp, ReusedHttpStream};
-use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::l4::stream::Stream;
 use pingora_core::protocols::{GetSocketDigest, SocketDigest};
 use prometheus::Registry;
@@ -104,7 +102,7 @@ fn parts() -> Parts {
 }
 
 /// Serves `app` on a free port of loopback.
-async fn serve<A: HttpServerApp + Send + Sync + 'static>(app: A) -> SocketAddr {
+async fn serve<A: OperatorApp>(app: A) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let app = Arc::new(app);
@@ -117,11 +115,11 @@ async fn serve<A: HttpServerApp + Send + Sync + 'static>(app: A) -> SocketAddr {
             stream.set_socket_digest(digest);
             let (app, shutdown) = (app.clone(), shutdown.clone());
             tokio::spawn(async move {
-                let mut session = ServerSession::new_http1(Box::new(stream));
-                while let Some((stream, _)) =
-                    app.process_new_http(session, &shutdown).await.map(ReusedHttpStream::consume)
-                {
-                    session = ServerSession::new_http1(stream);
+                let mut next: Option<pingora_core::protocols::Stream> = Some(Box::new(stream));
+                while let Some(stream) = next.take() {
+                    if let Some(request) = read_head(stream, &shutdown).await {
+                        next = app.respond(request, &shutdown).await;
+                    }
                 }
             });
         }

@@ -8,18 +8,24 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cube_edge::{Desk, Gateway};
-use pingora_core::apps::HttpServerApp;
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::l4::stream::Stream;
-use pingora_core::protocols::{GetSocketDigest, SocketDigest};
+use cube_edge::{Desk, Gateway, OperatorApp, read_head};
+use pingora_core::protocols::l4::stream::Stream as L4Stream;
+use pingora_core::protocols::{GetSocketDigest, SocketDigest, Stream};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
+use super::places::{Place, Places};
 use crate::error::StartError;
 
-/// Connections open at one time; more wait in the socket's queue.
+/// Connections open at one time (operations.md, Listeners).
 const CONNECTIONS: usize = 1024;
+/// Those of one address.
+const SHARE: usize = CONNECTIONS / 2;
+/// How long the first byte of a connection is waited for.
+const FIRST_BYTE: Duration = Duration::from_secs(5);
+/// How long a connection that had a request waits for another one: scrapes are seldom further apart.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// How long accepting pauses after an error, which is most likely a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long after a hand-over the first request of a connection is waited for: one that was accepted
@@ -35,7 +41,7 @@ impl PlainListener {
     ///
     /// # Errors
     /// [`StartError::Bind`] when the system refuses it.
-    pub(super) fn bind<A: HttpServerApp + Send + Sync + 'static>(
+    pub(super) fn bind<A: OperatorApp>(
         option: &'static str,
         address: SocketAddr,
         inherited: Option<std::net::TcpListener>,
@@ -72,76 +78,104 @@ impl PlainListener {
     }
 }
 
-async fn accept<A: HttpServerApp + Send + Sync + 'static>(
+async fn accept<A: OperatorApp>(
     option: &'static str,
     listener: TcpListener,
     app: Arc<A>,
     gateway: Arc<Gateway>,
 ) {
     let handed_over = gateway.drain().watch_hand_over();
-    // For the engine it is the time to shut down: no connection is kept for another request. Those
-    // that are open stay until their next one.
+    // The time to shut down: no connection is kept for another request. Those that are open stay
+    // until their next one.
     let shutdown = handed_over.clone();
     let mut successor = handed_over;
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Places::new(CONNECTIONS, SHARE);
     loop {
         let next = async {
-            let place = places.clone().acquire_owned().await;
-            (place, listener.accept().await)
+            places.room().await;
+            listener.accept().await
         };
-        let (place, accepted) = tokio::select! {
-            next = next => next,
+        let accepted = tokio::select! {
+            accepted = next => accepted,
             () = async { let _ = successor.wait_for(|over| *over).await; } => return,
         };
-        let Ok(place) = place else { return };
         match accepted {
             Ok((tcp, peer)) => {
+                let Some(place) = places.admit(peer.ip().to_canonical()) else {
+                    tracing::debug!(listener = option, %peer, "closed: too many requests at once");
+                    continue;
+                };
                 let (app, shutdown, gateway) = (app.clone(), shutdown.clone(), gateway.clone());
                 tokio::spawn(async move {
-                    serve_connection(tcp, peer, &app, &shutdown, gateway.desk()).await;
-                    drop(place);
+                    serve_connection(connection(tcp, peer), place, &*app, &shutdown, gateway.desk()).await;
                 });
             }
             Err(error) => {
                 tracing::warn!(listener = option, %error, "accepting pauses");
+                // Its descriptor is of more use to whoever waits.
+                places.evict();
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
-async fn serve_connection<A: HttpServerApp + Send + Sync + 'static>(
-    tcp: TcpStream,
-    peer: SocketAddr,
-    app: &Arc<A>,
-    shutdown: &watch::Receiver<bool>,
-    desk: &Desk,
-) {
-    let mut fresh = Some(desk.under_way());
+/// The accepted connection for the engine, which asks it for its peer.
+fn connection(tcp: TcpStream, peer: SocketAddr) -> Stream {
     let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
     // Just made, so there is nothing in it yet.
     let _ = digest.peer_addr.set(Some(peer.into()));
-    let mut stream = Stream::from(tcp);
+    let mut stream = L4Stream::from(tcp);
     stream.set_socket_digest(digest);
-    let mut session = ServerSession::new_http1(Box::new(stream));
-    loop {
-        let mut serve = app.process_new_http(session, shutdown);
-        let served = tokio::select! {
-            served = &mut serve => served,
-            () = late(shutdown.clone()), if fresh.is_some() => {
-                drop(fresh.take());
-                serve.await
+    Box::new(stream)
+}
+
+async fn serve_connection<A: OperatorApp>(
+    stream: Stream,
+    mut place: Place,
+    app: &A,
+    shutdown: &watch::Receiver<bool>,
+    desk: &Desk,
+) {
+    let fresh = desk.under_way();
+    let mut kept = {
+        let first = exchange(stream, FIRST_BYTE, &mut place, app, shutdown);
+        tokio::pin!(first);
+        tokio::select! {
+            kept = &mut first => {
+                drop(fresh);
+                kept
             }
-        };
-        fresh = None;
-        let Some((stream, settings)) = served.map(pingora_core::apps::ReusedHttpStream::consume) else {
-            return;
-        };
-        session = ServerSession::new_http1(stream);
-        if let Some(settings) = settings {
-            settings.apply_to_session(&mut session);
+            () = late(shutdown.clone()) => {
+                drop(fresh);
+                first.await
+            }
         }
+    };
+    while let Some(stream) = kept {
+        place.keep();
+        kept = exchange(stream, KEEPALIVE, &mut place, app, shutdown).await;
     }
+}
+
+/// Waits for a request, for at most `wait`, and responds to it. The connection, where it is kept.
+async fn exchange<A: OperatorApp>(
+    mut stream: Stream,
+    wait: Duration,
+    place: &mut Place,
+    app: &A,
+    shutdown: &watch::Receiver<bool>,
+) -> Option<Stream> {
+    let head = async {
+        // Looks at the first byte and leaves it there: from it on, the time of the head counts.
+        timeout(wait, stream.try_peek(&mut [0])).await.ok()?.ok()?;
+        read_head(stream, shutdown).await
+    };
+    let request = tokio::select! {
+        request = head => request?,
+        () = place.evicted() => return None,
+    };
+    if place.begin() { app.respond(request, shutdown).await } else { None }
 }
 
 /// Returns when a successor has served for as long as a first request is waited for.

@@ -46,6 +46,7 @@ mod leaving;
 mod limits;
 mod log_sinks;
 mod metrics;
+mod operators;
 mod package;
 mod pages;
 mod processes;
