@@ -34,7 +34,9 @@ mod settings;
 mod trust;
 mod upgrade;
 
-pub use access_log::{AccessLog, Entry, Format as LogFormat, Settings as AccessLogSettings, UpstreamTry};
+pub use access_log::{
+    AccessLog, Entry, Format as LogFormat, Settings as AccessLogSettings, UpstreamTry, escape_controls,
+};
 pub use admin::{
     AdminApi, AdminApp, Desk, Errand, MetricsApp, OperatorApp, Push, Question, QuestionError, Readiness,
     UnderWay, Word, read_head,

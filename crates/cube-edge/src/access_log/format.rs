@@ -1,6 +1,7 @@
 //! How a line looks. A value cannot leave its field: whatever a client sends, there is one line a
 //! request with its fields in their places.
 
+use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::{Local, TimeZone};
@@ -173,8 +174,14 @@ impl Json<'_> {
     }
 
     fn string(&mut self, value: &str) {
+        let from = self.out.len();
         // Writing a string to memory does not fail.
         let _ = serde_json::to_writer(&mut *self.out, value);
+        let written = self.out.get(from..).unwrap_or_default();
+        if let Cow::Owned(escaped) = escape_controls(written) {
+            self.out.truncate(from);
+            self.out.extend_from_slice(&escaped);
+        }
     }
 }
 
@@ -232,5 +239,34 @@ impl Clock {
         self.text.push('.');
         self.text.extend(three_digits(since.subsec_millis()).map(char::from));
         &self.text
+    }
+}
+
+/// JSON without the control characters that its grammar allows in a string (U+007F to U+009F), for
+/// lines that people read in a terminal: some take U+009B for the beginning of a command.
+#[must_use]
+pub fn escape_controls(json: &[u8]) -> Cow<'_, [u8]> {
+    if !json.iter().any(|byte| matches!(byte, 0x7f | 0xc2)) {
+        return Cow::Borrowed(json);
+    }
+    let mut out = Vec::with_capacity(json.len() + 16);
+    let mut rest = json;
+    loop {
+        rest = match rest {
+            [0x7f, rest @ ..] => {
+                out.extend_from_slice(b"\\u007f");
+                rest
+            }
+            // U+0080 to U+009F in UTF-8.
+            [0xc2, low @ 0x80..=0x9f, rest @ ..] => {
+                out.extend_from_slice(format!("\\u00{low:02x}").as_bytes());
+                rest
+            }
+            [byte, rest @ ..] => {
+                out.push(*byte);
+                rest
+            }
+            [] => return Cow::Owned(out),
+        };
     }
 }

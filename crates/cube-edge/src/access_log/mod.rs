@@ -26,6 +26,7 @@ use crate::metrics::EdgeMetrics;
 use crate::reason::Reason;
 use crate::retcode::Retcode;
 use format::Formatter;
+pub use format::escape_controls;
 use queue::Queue;
 use redact::Redactor;
 use sink::{Sink, Writer};

@@ -205,6 +205,15 @@ fn json_has_the_same_names_and_values() {
     assert!(bare["host"].is_null() && bare["status"].is_null() && bare["upstream_addr"].is_null());
 }
 
+#[test]
+fn json_shows_no_control_character_to_a_terminal() {
+    let value = "a\u{7f}\u{80}\u{9b}2J\u{9f}\u{a0}\u{e9}\u{1b}";
+    let text = line(Format::Json, &Entry { user_agent: Some(value.as_bytes()), ..entry() });
+    assert!(text.contains("\"a\\u007f\\u0080\\u009b2J\\u009f\u{a0}\u{e9}\\u001b\""), "{text}");
+    let got: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(got["user_agent"], value);
+}
+
 proptest! {
     #[test]
     fn no_value_can_leave_its_field(texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 10)) {
@@ -219,7 +228,7 @@ proptest! {
         prop_assert_eq!(plain.split("||").count(), FIELDS);
         prop_assert_eq!(plain.matches('|').count(), 2 * (FIELDS - 1));
         let json = line(Format::Json, &entry);
-        prop_assert!(json.strip_suffix('\n').unwrap().bytes().all(|b| b >= 0x20));
+        prop_assert!(!json.strip_suffix('\n').unwrap().contains(char::is_control));
         prop_assert_eq!(serde_json::from_str::<Value>(&json).unwrap().as_object().unwrap().len(), FIELDS);
     }
 }

@@ -41,16 +41,11 @@ pub(super) fn check(
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<(), Answer> {
-    let local = peer.is_some_and(|peer| peer.to_canonical().is_loopback());
-    // No tool of an operator sends Origin, and none that runs here names a host of somebody
-    // else's: a browser was talked into it.
-    if headers.contains_key(header::ORIGIN) || (local && !own_host(uri, headers)) {
-        return Err(Answer::error(StatusCode::FORBIDDEN, "requests of browsers are refused"));
-    }
+    refuse_browser(peer, uri, headers)?;
     let allowed = match token {
         _ if matches!(uri.path(), "/healthz" | "/readyz") => true,
         Some(token) => token.presented(headers),
-        None => local,
+        None => is_local(peer),
     };
     if !allowed {
         return Err(Answer::error(StatusCode::FORBIDDEN, "admin token mismatch"));
@@ -59,6 +54,19 @@ pub(super) fn check(
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > MAX_BODY as u64) {
         return Err(too_large());
+    }
+    Ok(())
+}
+
+fn is_local(peer: Option<IpAddr>) -> bool {
+    peer.is_some_and(|peer| peer.to_canonical().is_loopback())
+}
+
+/// The 403 to what a browser was talked into: no tool of an operator sends Origin, and none that
+/// runs here names a host of somebody else's. From beyond loopback a name is as good as an address.
+pub(super) fn refuse_browser(peer: Option<IpAddr>, uri: &Uri, headers: &HeaderMap) -> Result<(), Answer> {
+    if headers.contains_key(header::ORIGIN) || (is_local(peer) && !own_host(uri, headers)) {
+        return Err(Answer::error(StatusCode::FORBIDDEN, "requests of browsers are refused"));
     }
     Ok(())
 }

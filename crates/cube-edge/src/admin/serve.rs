@@ -1,17 +1,19 @@
 //! How the engine serves these listeners: one request after the other on a connection, each with
 //! bounds on what it may send and how long it may take.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{Method, StatusCode, header};
+use pingora_core::ErrorType;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 use tokio::time::timeout;
 
-use super::access::too_large;
+use super::access::{refuse_browser, too_large};
 use super::answer::{Answer, probe};
 use super::{AdminApi, MAX_BODY, Readiness, scrape};
 use crate::edge::Shared;
@@ -48,7 +50,7 @@ impl AdminApp {
 
     /// `None`: there is nobody to answer.
     async fn answer(&self, http: &mut ServerSession) -> Option<Answer> {
-        let peer = http.client_addr().and_then(|peer| peer.as_inet()).map(std::net::SocketAddr::ip);
+        let peer = peer(http);
         let head = http.req_header();
         if let Err(refused) = self.0.check_head(peer, &head.uri, &head.headers) {
             return Some(refused);
@@ -111,20 +113,71 @@ impl OperatorApp for MetricsApp {
         // A successor may be asked.
         let _under_way = self.scraped.as_ref().map(|shared| shared.desk.under_way());
         let head = http.req_header();
-        let answer = self.answer(&head.method, head.uri.path()).await;
+        // Probes tell nothing that is worth a browser's while, and balancers name hosts as they like.
+        let refused = match head.uri.path() {
+            scrape::PATH => refuse_browser(peer(&http), &head.uri, &head.headers).err(),
+            _ => None,
+        };
+        let answer = match refused {
+            Some(refused) => refused,
+            None => self.answer(&head.method, head.uri.path()).await,
+        };
         send(http, &answer, shutdown).await
     }
 }
 
 /// Reads the head of a request, of which a byte has come in or is about to.
 ///
-/// `None`: there is no request to respond to, and the connection is over.
+/// `None`: there is no request, or a malformed one, which had its 400; the connection is over.
 pub async fn read_head(stream: Stream, shutdown: &ShutdownWatch) -> Option<ServerSession> {
     let mut http = ServerSession::new_http1(stream);
-    // Errors are the peer's: it left, or sent no HTTP.
-    let read = timeout(HEAD, http.read_request()).await.ok()?.ok()?;
-    http.set_keepalive((!*shutdown.borrow()).then_some(KEPT));
-    read.then_some(http)
+    match timeout(HEAD, http.read_request()).await.ok()? {
+        Ok(true) => {
+            http.set_keepalive((!*shutdown.borrow()).then_some(KEPT));
+            Some(http)
+        }
+        Ok(false) => None,
+        Err(error) => {
+            // All other errors are about the connection.
+            if error.etype() == &ErrorType::InvalidHTTPHeader {
+                refuse_head(http).await;
+            }
+            None
+        }
+    }
+}
+
+/// Responds to a head that is none.
+async fn refuse_head(mut http: ServerSession) {
+    let answer = Answer::error(StatusCode::BAD_REQUEST, "malformed request");
+    http.set_keepalive(None);
+    let sending = async {
+        http.write_response_header(Box::new(answer.head()?)).await?;
+        http.write_response_body(answer.body, true).await
+    };
+    let ServerSession::H1(mut connection) = (match timeout(WRITE, sending).await {
+        Ok(Ok(())) => http,
+        _ => return,
+    }) else {
+        return;
+    };
+    connection.shutdown().await;
+    let (most, wait) = LINGER;
+    let drain = async {
+        let mut read = 0;
+        while let Ok(1..) = connection.idle().await {
+            read += 1;
+            if read > most {
+                return;
+            }
+        }
+    };
+    // Whether all of it came matters no more.
+    let _ = timeout(wait, drain).await;
+}
+
+fn peer(http: &ServerSession) -> Option<IpAddr> {
+    http.client_addr().and_then(|peer| peer.as_inet()).map(SocketAddr::ip)
 }
 
 enum Body {

@@ -361,7 +361,7 @@ async fn metrics_are_served_and_health_alone_where_that_is_asked_for() {
     let app = MetricsApp::new(&parts.gateway, parts.readiness.clone());
     let metrics = serve(app).await;
     let get = |path: &str| {
-        format!("GET {path} HTTP/1.1\r\nHost: metrics.example\r\nConnection: close\r\n\r\n").into_bytes()
+        format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").into_bytes()
     };
     let (status, head, body) = send(metrics, &get("/metrics")).await;
     assert_eq!(status, 200);
@@ -371,13 +371,46 @@ async fn metrics_are_served_and_health_alone_where_that_is_asked_for() {
     assert_eq!(send(metrics, &get("/healthz")).await.0, 200);
     assert_eq!(send(metrics, &get("/admin/healthz")).await.0, 404);
     let (status, head, body) =
-        send(metrics, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+        send(metrics, b"HEAD /metrics HTTP/1.1\r\nHost: [::1]:9101\r\nConnection: close\r\n\r\n").await;
     assert_eq!((status, body.as_str()), (200, ""));
     assert!(head.contains("content-length: "), "{head}");
 
     let health = serve(MetricsApp::health_only(parts.readiness.clone())).await;
     assert_eq!(send(health, &get("/healthz")).await.0, 200);
     assert_eq!(send(health, &get("/metrics")).await.0, 404);
+}
+
+#[tokio::test]
+async fn metrics_are_not_for_browsers_and_probes_are_for_everybody() {
+    let parts = parts();
+    let metrics = serve(MetricsApp::new(&parts.gateway, parts.readiness.clone())).await;
+    for (header, status) in [
+        ("Host: rebound.example", 403),
+        ("Host: 127.0.0.1\r\nOrigin: http://127.0.0.1", 403),
+        ("Host: localhost:9101", 200),
+    ] {
+        let request = |path| format!("GET {path} HTTP/1.1\r\n{header}\r\nConnection: close\r\n\r\n");
+        assert_eq!(send(metrics, request("/metrics").as_bytes()).await.0, status, "{header}");
+        assert_eq!(send(metrics, request("/healthz").as_bytes()).await.0, 200, "{header}");
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_head_is_a_400_on_every_listener() {
+    let (admin, parts) = admin(None).await;
+    let metrics = serve(MetricsApp::new(&parts.gateway, parts.readiness.clone())).await;
+    let long = format!("GET /healthz HTTP/1.1\r\nA: {}", "x".repeat(1 << 20));
+    for address in [admin, metrics] {
+        for head in [
+            "nonsense\r\n\r\n",
+            "GET /healthz HTTP/1.1\r\nHost 127.0.0.1\r\n\r\n",
+            "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            &long,
+        ] {
+            let (status, _, body) = send(address, head.as_bytes()).await;
+            assert_eq!((status, body.as_str()), (400, r#"{"error":"malformed request"}"#));
+        }
+    }
 }
 
 /// The steps and how they went, and the answer.

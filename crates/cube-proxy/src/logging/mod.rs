@@ -2,6 +2,7 @@
 //! is systemd's journal each line has its priority.
 
 pub(crate) mod journal;
+mod json;
 mod rate;
 
 use std::sync::OnceLock;
@@ -51,7 +52,10 @@ static FILTER: OnceLock<Handle<EnvFilter, Registry>> = OnceLock::new();
 /// A second call changes nothing.
 pub fn init(log: Log) {
     let ansi = terminal::takes_colour(&std::io::stderr());
-    let writer = BoxMakeWriter::new(std::io::stderr);
+    let writer = match log.format {
+        LogFormat::Text => BoxMakeWriter::new(std::io::stderr),
+        LogFormat::Json => BoxMakeWriter::new(|| json::Escaped(std::io::stderr())),
+    };
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(ansi);
     let (filter, handle) = reload::Layer::new(EnvFilter::new(filter(log.level)));
     let registry = tracing_subscriber::registry().with(filter).with(rate::RateLimit::new());
