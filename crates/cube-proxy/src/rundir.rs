@@ -196,7 +196,15 @@ fn names(file: &Path, pid: u32) -> bool {
 fn lives(pid: i32) -> bool {
     let Some(id) = (pid > 0).then(|| Pid::from_raw(pid)).flatten() else { return false };
     let own = i32::try_from(std::process::id()).is_ok_and(|own| own == pid);
-    !own && !matches!(test_kill_process(id), Err(rustix::io::Errno::SRCH))
+    !own && !matches!(test_kill_process(id), Err(rustix::io::Errno::SRCH)) && !has_ended(pid)
+}
+
+/// Whether the process has ended and only waits for its parent to hear of it, which the init of a
+/// container may never do.
+fn has_ended(pid: i32) -> bool {
+    // The name in brackets may hold anything; the state is the first word behind it.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// The pid file of this process; removed when dropped.
@@ -243,6 +251,21 @@ mod tests {
         let own = environment(&[("XDG_RUNTIME_DIR", "/run/user/7")]);
         assert_eq!(RunDir::locate(None, &own).path(), Path::new("/run/user/7/cube-proxy"));
         assert!(RunDir::locate(None, &environment(&[])).path().is_absolute());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_does_not_live_though_nobody_has_heard_of_it() {
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        assert!(lives(pid));
+        drop(child.stdin.take());
+        let ended = (0..1_000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            !lives(pid)
+        });
+        assert!(ended);
+        child.wait().unwrap();
     }
 
     #[test]

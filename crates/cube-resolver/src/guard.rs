@@ -271,6 +271,10 @@ fn embedded_ipv4(ip: IpAddr) -> [Option<IpAddr>; 2] {
         [0, 0, 0, 0, 0, 0, high, low]
         | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
         | [0x64, 0xff9b, 1, _, _, _, high, low] => [v4(high, low), None],
+        // Translated by SIIT (RFC 2765); ISATAP (RFC 5214), below any prefix.
+        [0, 0, 0, 0, 0xffff, 0, high, low] | [_, _, _, _, 0 | 0x200, 0x5efe, high, low] => {
+            [v4(high, low), None]
+        }
         // 6to4 (RFC 3056).
         [0x2002, high, low, ..] => [v4(high, low), None],
         // Teredo (RFC 4380): the server, and the client with its bits inverted.
@@ -363,6 +367,9 @@ mod tests {
             "[2002:a9fe:a9fe::1]:8080",
             "[::127.0.0.1]:8080",
             "[::169.254.169.254]:8080",
+            "[::ffff:0:127.0.0.1]:8080",
+            "[2001:db8::5efe:127.0.0.1]:8080",
+            "[2001:db8::200:5efe:169.254.169.254]:8080",
             // Teredo: by its server, and by its client, whose bits are inverted.
             "[2001:0:7f00:1:0:0:f5ff:fffe]:8080",
             "[2001:0:0a00:1:0:0:80ff:fffe]:8080",

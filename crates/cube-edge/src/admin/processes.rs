@@ -43,7 +43,9 @@ pub(super) fn describe(shared: &Shared) -> Value {
 
 /// The process id in `/admin/processes/<pid>/end`.
 pub(super) fn to_end(path: &str) -> Option<&str> {
-    path.strip_prefix("/admin/processes/")?.strip_suffix("/end").filter(|pid| !pid.contains('/'))
+    path.strip_prefix("/admin/processes/")?
+        .strip_suffix("/end")
+        .filter(|pid| !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Ends a draining process with all that is under way in it.

@@ -361,6 +361,20 @@ impl Conn {
         (left > 0).then_some(left)
     }
 
+    /// How many bytes of the connection the client's side has to have acknowledged until everything
+    /// that is written by now is there; 0 where the system does not say.
+    pub(super) fn bytes_to_acknowledge(&self) -> u64 {
+        let Ok(info) = get_tcp_info(self.tcp.as_raw_fd()) else { return 0 };
+        info.tcpi_bytes_sent
+            .saturating_sub(info.tcpi_bytes_retrans)
+            .saturating_add(u64::from(info.tcpi_notsent_bytes))
+    }
+
+    /// How many it has acknowledged; all there can be where the connection is gone.
+    pub(super) fn bytes_acknowledged(&self) -> u64 {
+        get_tcp_info(self.tcp.as_raw_fd()).map_or(u64::MAX, |info| info.tcpi_bytes_acked)
+    }
+
     /// Ends a connection that waits for a request: it reads its end, and says its own. A request
     /// that has come in meanwhile is still read.
     pub(super) fn end_idle(&self) {

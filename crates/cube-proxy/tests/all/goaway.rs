@@ -219,6 +219,16 @@ async fn no_idle_client_holds_the_process_up() {
     let head = Frame::headers(3, &fields("GET", &host, &[]), true).bytes();
     half.send(&head[..head.len() / 2]).await;
     let _wordless = tls.frames().await;
+    // One that asks for an acknowledgement before the one before was acknowledged.
+    let mut pinging = served(&tls, &host).await;
+    tokio::spawn(async move {
+        for _ in 0..2_000 {
+            if pinging.push(Frame::new(Frame::PING, 0, 0, [7; 8]).bytes()).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
     // And over HTTP/1.1.
     let mut half_h1 = tls.env.client().await;
     half_h1.send("GET / HTTP/1.1\r\nHost: ").await;
