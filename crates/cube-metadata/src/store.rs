@@ -127,6 +127,14 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// Any [`StoreError`].
     async fn delete(&self, id: &SandboxId) -> Result<bool, StoreError>;
 
+    /// Tries what a running proxy asks of the store, writing nothing: lookups, pushes where they are
+    /// configured and, with `registry`, the right to write the registry row. Every fault that was found;
+    /// bounded as a few lookups are.
+    async fn try_out(&self, registry: bool) -> Vec<StoreError> {
+        let _ = registry;
+        Vec::new()
+    }
+
     /// Writes this replica's registry row and heartbeat in one round trip (lifecycle.md). A store
     /// without a registry does nothing.
     ///

@@ -4,6 +4,7 @@ use cube_route::SandboxId;
 
 use crate::StoreError;
 use crate::redis::RedisSettings;
+use crate::redis::command::Command;
 
 const STATE: &str = "cube:v1:shared:sandbox:lifecycle:state:";
 /// Hits under it are counted: such rows should be gone after a migration.
@@ -66,6 +67,12 @@ impl Keys {
     /// The key of the lifecycle state, where it is followed.
     pub(crate) fn state(&self, id: &str) -> Option<String> {
         self.follow_state.then(|| format!("{STATE}{id}"))
+    }
+
+    /// Whether `commands` have in them every kind of command that a lookup is made of.
+    pub(crate) fn is_lookup(&self, commands: &[Command]) -> bool {
+        let has = |verb: &str| commands.iter().any(|command| command.verb == verb);
+        has("HGETALL") && (!self.follow_state || has("GET"))
     }
 
     pub(crate) fn faulty_set(&self) -> &str {

@@ -13,6 +13,7 @@ mod metrics;
 mod node;
 mod servers;
 mod settings;
+mod try_out;
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -215,6 +216,10 @@ impl MetadataStore for RedisStore {
         let commands: Vec<Command> = keys.map(|key| Command::new("DEL", key)).collect();
         let removed = self.run_all(&commands).await?;
         Ok(removed.iter().any(|count| count.as_i64().is_some_and(|count| count > 0)))
+    }
+
+    async fn try_out(&self, registry: bool) -> Vec<StoreError> {
+        try_out::faults(self, registry).await
     }
 
     async fn announce(&self, proxy_id: &str, row: &str, now_ms: u64) -> Result<(), StoreError> {

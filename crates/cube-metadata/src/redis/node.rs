@@ -159,6 +159,7 @@ impl Node {
             error = self.health.failure() => return Err(error),
             () = tokio::time::sleep(bound) => Err(StoreError::Timeout),
         };
+        let outcome = outcome.map_err(|error| self.cause(error));
         match &outcome {
             Err(error) => self.fail(error),
             Ok(answers) => {
@@ -175,12 +176,23 @@ impl Node {
                     self.fail(error);
                 } else if let Some(error) = refused(false) {
                     self.health.refused(error);
-                } else {
+                } else if self.shared.keys.is_lookup(commands) {
                     self.shared.answered.store(true, Ordering::Release);
                 }
             }
         }
         outcome
+    }
+
+    /// What `error` of a command comes from: without a connection a command waits for one in vain,
+    /// and why there is none says more than that the time ran out.
+    fn cause(&self, error: StoreError) -> StoreError {
+        match (&error, self.health.check()) {
+            (StoreError::Timeout, Err(known @ StoreError::Unreachable(_))) if !self.client.is_connected() => {
+                known
+            }
+            _ => error,
+        }
     }
 
     /// The watch tries again sooner than it would have.
@@ -335,7 +347,7 @@ impl Node {
                 }
                 Err(error) => {
                     missed += 1;
-                    self.fail(&error);
+                    self.fail(&self.cause(error.clone()));
                     if missed >= MISSED_BEATS && matches!(error, StoreError::Timeout) {
                         missed = 0;
                         self.reconnect().await;
@@ -365,6 +377,8 @@ impl Node {
             commands.push(Command { verb: "PING", arguments: Vec::new() });
         } else {
             commands.extend(self.shared.keys.records("").map(|key| Command::new("HGETALL", key)));
+            // A user may have the right to the one command and not to the other.
+            commands.extend(self.shared.keys.state("").map(|key| Command::new("GET", key)));
         }
         let answers = self.once(&commands).await?;
         if let Some(error) = answers.iter().filter_map(|a| a.as_ref().err()).find(|e| !is_about_the_key(e)) {

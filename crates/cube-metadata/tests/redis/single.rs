@@ -226,6 +226,70 @@ async fn a_server_that_begins_to_refuse_is_an_error_and_heals() {
     within("healed", 1, async || store.fetch(&id("ab")).await.is_ok()).await;
 }
 
+/// With HGETALL and without GET no lookup succeeds: that must not look like a server that comes and goes.
+#[tokio::test]
+async fn a_user_who_may_not_read_states_is_refused_all_the_time() {
+    let redis = Redis::start(&[]);
+    redis.run(&["ACL", "SETUSER", "cube", "on", ">example-pass", "~*", "+@all", "-get"]);
+    let url = redis.url().replace("redis://", "redis://cube:example-pass@");
+    let store = connect(RedisSettings { url, ..settings(&redis) });
+    within("failing", 5, async || store.failing()).await;
+    // Several beats.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(1) {
+        let error = store.fetch(&id("ab")).await.unwrap_err().to_string();
+        assert!(error.contains("(GET)"), "{error}");
+        let _ = store.faulty_nodes().await;
+        assert!(store.failing() && !store.answered());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    redis.run(&["ACL", "SETUSER", "cube", "+get"]);
+    within("healed", 2, async || store.answered()).await;
+}
+
+#[tokio::test]
+async fn what_a_proxy_needs_and_may_not_is_found_and_nothing_is_written() {
+    let redis = Redis::start(&[]);
+    redis.run(&["ACL", "SETUSER", "cube", "on", ">example-pass", "~*", "+@all"]);
+    let url = redis.url().replace("redis://", "redis://cube:example-pass@");
+    let tried = async |registry| {
+        let settings = RedisSettings { url: url.clone(), ..settings(&redis) };
+        connect(settings).try_out(registry).await.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(tried(true).await, [""; 0]);
+    assert_eq!(redis.run(&["DBSIZE"]), redis.run(&["EVAL", "return 0", "0"]), "nothing was written");
+    for (rights, lacks, registry) in [
+        ("hgetall", "(HGETALL)", false),
+        ("get", "(GET)", false),
+        ("client|tracking", "tracking", false),
+        ("hset", "(HSET)", true),
+        ("zadd", "(ZADD)", true),
+        ("zrem", "(ZREM)", true),
+    ] {
+        redis.run(&["ACL", "SETUSER", "cube", &format!("-{rights}")]);
+        let faults = tried(true).await;
+        assert!(faults.iter().any(|fault| fault.contains("NOPERM") && fault.contains(lacks)), "{faults:?}");
+        assert_eq!(tried(false).await.is_empty(), registry, "{rights}");
+        redis.run(&["ACL", "SETUSER", "cube", &format!("+{rights}")]);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_the_reason_for_as_long_as_there_is_none() {
+    let mut redis = Redis::start(&[]);
+    let timeout = Duration::from_millis(100);
+    let store = connect(RedisSettings { command_timeout: timeout, ..settings(&redis) });
+    store.fetch(&id("ab")).await.unwrap();
+    redis.kill();
+    let refused = async || store.fetch(&id("ab")).await.is_err_and(|e| e.to_string().contains("refused"));
+    within("refused", 5, refused).await;
+    let begun = Instant::now();
+    while begun.elapsed() < 15 * timeout {
+        assert!(refused().await);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 #[tokio::test]
 async fn an_acl_user_is_let_in() {
     let redis = Redis::start(&[]);

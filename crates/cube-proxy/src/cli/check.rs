@@ -23,7 +23,7 @@ const SERVICE_USER: &str = "cube-proxy";
 pub(super) struct Options {
     #[command(flatten)]
     file: ConfigFile,
-    /// Fail when the store does not answer, instead of warning
+    /// Fail when the store does not answer or refuses what the proxy needs, instead of warning
     #[arg(long)]
     strict: bool,
     /// Answer with one JSON object: ok, problems, warnings
@@ -83,12 +83,18 @@ fn examine(options: &Options, warnings: &mut Vec<String>) -> Result<(), StartErr
     if let Some(AccessLogTarget::File(path)) = &config.access_log.target {
         found(places::access_log(path));
     }
-    match block_on(progress::with("asking the store", ask_store(&config))) {
-        // Redis may come later.
-        Err(StartError::Store(error)) if !options.strict && !matches!(error, StoreError::Invalid(_)) => {
-            warnings.push(format!("the store: {error}"));
+    let asked = match block_on(progress::with("asking the store", ask_store(&config))) {
+        Ok(faults) => faults.into_iter().map(|fault| Err(StartError::Store(fault))).collect(),
+        Err(error) => vec![Err(error)],
+    };
+    for outcome in asked {
+        match outcome {
+            // Redis may come later, and rights too.
+            Err(StartError::Store(error)) if !options.strict && !matches!(error, StoreError::Invalid(_)) => {
+                warnings.push(format!("the store: {error}"));
+            }
+            other => found(other),
         }
-        other => found(other),
     }
     match faults.len() {
         0 => Ok(()),
@@ -109,19 +115,30 @@ fn as_root() -> Option<String> {
     })
 }
 
-/// Puts the proxy together, and asks the store one question, bounded as every lookup is.
-async fn ask_store(config: &Config) -> Result<(), StartError> {
+/// Puts the proxy together, and asks the store what `run` would, bounded as every lookup is: what it
+/// refuses.
+async fn ask_store(config: &Config) -> Result<Vec<StoreError>, StartError> {
     let registry = Registry::new();
     let store = config.open_store(&registry)?;
     serve::assemble(config, store.clone(), None, &registry)?;
     let bound = match &config.store {
         Store::Redis(redis) => redis.command_timeout.saturating_mul(3),
-        Store::File(_) => return Ok(()),
+        Store::File(_) => return Ok(Vec::new()),
     };
-    match tokio::time::timeout(bound, store.faulty_nodes()).await {
-        Ok(answer) => Ok(answer.map(drop)?),
-        Err(_) => Err(StartError::Store(StoreError::Timeout)),
+    let mut faults = match tokio::time::timeout(bound, store.faulty_nodes()).await {
+        Ok(Ok(_)) => Vec::new(),
+        // Another command may be refused too.
+        Ok(Err(error @ StoreError::Refused(_))) => vec![error],
+        Ok(Err(error)) => return Err(error.into()),
+        Err(_) => return Err(StartError::Store(StoreError::Timeout)),
+    };
+    // Each of its questions is bounded by itself.
+    for fault in store.try_out(config.registry.is_some()).await {
+        if !faults.contains(&fault) {
+            faults.push(fault);
+        }
     }
+    Ok(faults)
 }
 
 fn report(outcome: &Result<(), StartError>, warnings: &[String]) -> Value {

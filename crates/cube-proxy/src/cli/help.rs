@@ -74,7 +74,7 @@ directory of the access log, ports, the store. For the service of the package:
 
 Exit codes: 0 it holds; 64 it does not, each fault with file, line, column and key; 1 something \
 outside it is wrong: a port that is taken, a directory that is missing or, with --strict, a store \
-that does not answer.";
+that does not answer, or refuses a command that the proxy needs.";
 
 pub(super) const SANDBOX: &str = "\
 Examples:
