@@ -25,8 +25,8 @@ const BEHIND: usize = 65_536;
 const HEARD: Duration = Duration::from_secs(1);
 /// How long draining processes that will link are waited for.
 const LINK: Duration = Duration::from_secs(2);
-/// How long an answer of the successor is waited for.
-const ERRAND: Duration = Duration::from_secs(10);
+/// How long an answer of the successor is waited for, as a rule.
+pub(super) const ERRAND: Duration = Duration::from_secs(10);
 
 /// A request that changed something, as it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -307,8 +307,14 @@ impl Told {
     }
 }
 
-/// Has the successor answer.
-pub(super) async fn ask(successor: &mpsc::Sender<Errand>, method: &str, target: &str, body: &[u8]) -> Answer {
+/// Has the successor answer, which it may take `patience` for.
+pub(super) async fn ask(
+    successor: &mpsc::Sender<Errand>,
+    method: &str,
+    target: &str,
+    body: &[u8],
+    patience: Duration,
+) -> Answer {
     let (reply, answer) = oneshot::channel();
     let errand = Errand {
         method: method.to_owned(),
@@ -320,7 +326,7 @@ pub(super) async fn ask(successor: &mpsc::Sender<Errand>, method: &str, target: 
         successor.send(errand).await.ok()?;
         answer.await.ok()
     };
-    let answered = timeout(ERRAND, ask).await.ok().flatten();
+    let answered = timeout(patience, ask).await.ok().flatten();
     match answered.and_then(|(status, body)| Some((StatusCode::from_u16(status).ok()?, body))) {
         Some((status, body)) => Answer { status, kind: "application/json", body },
         None => Answer::error(StatusCode::SERVICE_UNAVAILABLE, "the process that took over does not answer"),
@@ -357,10 +363,10 @@ mod tests {
             errand.reply.send((200, errand.body)).unwrap();
             drop(errands);
         });
-        let answer = ask(&successor, "POST", "/admin/x", b"{}").await;
+        let answer = ask(&successor, "POST", "/admin/x", b"{}", ERRAND).await;
         assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"{}"[..]));
         answering.await.unwrap();
-        assert_eq!(ask(&successor, "GET", "/", b"").await.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(ask(&successor, "GET", "/", b"", ERRAND).await.status, StatusCode::SERVICE_UNAVAILABLE);
     }
 
     #[tokio::test]

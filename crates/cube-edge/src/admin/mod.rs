@@ -86,7 +86,7 @@ impl AdminApi {
                 }
                 Turn::There(successor) => {
                     let target = uri.path_and_query().map_or(path, |target| target.as_str());
-                    return desk::ask(&successor, method.as_str(), target, body).await;
+                    return desk::ask(&successor, method.as_str(), target, body, desk::ERRAND).await;
                 }
             }
         }
@@ -123,6 +123,19 @@ impl AdminApi {
             _ => Answer::no_route(method, target),
         };
         (answer.status.as_u16(), answer.body)
+    }
+
+    /// The response to a draining process that passes on the request to end itself, which is process
+    /// `pid`. It has to be told before that process is: it does not live to pass on a later one.
+    #[must_use]
+    pub fn own_end(pid: u32, method: &str, target: &str) -> Option<(u16, Bytes)> {
+        let path = target.split('?').next().unwrap_or_default();
+        let own =
+            method == "POST" && processes::to_end(path).and_then(|named| named.parse().ok()) == Some(pid);
+        own.then(|| {
+            let answer = processes::is_ended();
+            (answer.status.as_u16(), answer.body)
+        })
     }
 
     /// `GET /admin/explain`.

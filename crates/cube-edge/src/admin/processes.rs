@@ -48,6 +48,11 @@ pub(super) fn to_end(path: &str) -> Option<&str> {
         .filter(|pid| !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()))
 }
 
+/// The response where a process has been ended.
+pub(super) fn is_ended() -> Answer {
+    Answer::json(StatusCode::OK, &json!({ "ok": true }))
+}
+
 /// Ends a draining process with all that is under way in it.
 pub(super) async fn end(shared: &Shared, pid: &str) -> Answer {
     let ended = match pid.parse() {
@@ -55,7 +60,7 @@ pub(super) async fn end(shared: &Shared, pid: &str) -> Answer {
         Err(_) => None,
     };
     match ended {
-        Some(true) => Answer::json(StatusCode::OK, &json!({ "ok": true })),
+        Some(true) => is_ended(),
         Some(false) => Answer::error(StatusCode::SERVICE_UNAVAILABLE, &format!("process {pid} does not end")),
         None => Answer::error(StatusCode::NOT_FOUND, &format!("no draining process {pid}")),
     }

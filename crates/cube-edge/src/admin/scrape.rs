@@ -1,11 +1,15 @@
 //! `GET /metrics`: this process's metrics with those of the processes that drain, or have drained,
 //! added (fleet.md, "Processes that drain").
 //!
-//! It waits for no other process: what they counted is what they last said. Where a successor has
-//! taken over, it answers, or a counter would be scraped that is lower than before.
+//! It waits for no process that drains: what they counted is what they last said. Where a successor
+//! has taken over, it answers, or a counter would be scraped that is lower than before. For one that
+//! hangs a scrape waits shortly: one that takes longer than a scraper waits is none.
+
+use std::time::Duration;
 
 use http::StatusCode;
 use prometheus::TextEncoder;
+use tokio::time::timeout;
 
 use super::Readiness;
 use super::answer::Answer;
@@ -16,12 +20,19 @@ use crate::edge::Shared;
 pub(super) const PATH: &str = "/metrics";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// How long a successor that is taking over may take, which is a matter of milliseconds. After that
+/// this process responds, which serves on if the successor hangs.
+const TURN: Duration = Duration::from_secs(1);
+/// How long a successor that has taken over may take to respond. Together with its own wait for a
+/// further one it is well below the 10 s that Prometheus waits.
+const ERRAND: Duration = Duration::from_secs(3);
+
 /// Answers, here or by the successor of this process.
 pub(super) async fn scrape(shared: &Shared, readiness: &Readiness) -> Answer {
-    match shared.desk.turn().await {
-        Turn::Here(_turn) => here(shared, readiness),
-        Turn::There(successor) => {
-            let answer = desk::ask(&successor, "GET", PATH, b"").await;
+    match timeout(TURN, shared.desk.turn()).await {
+        Ok(Turn::Here(_)) | Err(_) => here(shared, readiness),
+        Ok(Turn::There(successor)) => {
+            let answer = desk::ask(&successor, "GET", PATH, b"", ERRAND).await;
             match answer.status {
                 StatusCode::OK => Answer { kind: TEXT, ..answer },
                 // It is of a version that answers for itself alone.

@@ -25,6 +25,12 @@ pub use counted::Counted;
 /// How long a process of before a hot restart is believed to have its streams still, until it links.
 const LINKS: Duration = Duration::from_secs(5);
 
+/// Milliseconds of a tick in which the kernel tells times: `USER_HZ` is 100 on every architecture that
+/// is in use.
+const TICK: u64 = 10;
+/// By how much, in milliseconds, the steady clock may be behind the system's boot clock; it is less than one ahead.
+const CLOCK: u64 = 10;
+
 /// How a process stands. Times are milliseconds of the steady clock
 /// ([`cube_lifecycle::Lifecycle::steady_ms`]), which is the same in all processes. A field that is
 /// missing was not known to the version that said it.
@@ -114,9 +120,27 @@ impl Draining {
 
     /// Whether there is no such process any more.
     fn gone(&self) -> bool {
-        let pid = i32::try_from(self.standing.pid).ok().and_then(Pid::from_raw);
-        !self.lives() && pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+        !self.lives() && !is_there(self.standing.pid, self.standing.started)
     }
+}
+
+/// Whether a process of this id is there that may be the one which was `started` then (milliseconds of
+/// the steady clock; 0 where that is not known). An id is given again.
+fn is_there(pid: u32, started: u64) -> bool {
+    let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    if id.is_none_or(|id| test_kill_process(id) == Err(Errno::SRCH)) {
+        return false;
+    }
+    // One that cannot be looked into may be it.
+    started == 0 || began(pid).is_none_or(|began| began <= started.saturating_add(CLOCK))
+}
+
+/// When a process began, milliseconds of the system's boot clock, cut to its ticks.
+fn began(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, which may hold anything, is in brackets. The start is field 22, the 20th after it.
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    Some(ticks.saturating_mul(TICK))
 }
 
 impl Known {
@@ -293,6 +317,18 @@ impl LinkedProcess {
     /// Returns when somebody wants it ended.
     pub async fn end_wanted(&self) {
         self.end.notified().await;
+    }
+
+    /// The process's id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// What [`LinkedProcess::end_wanted`] waits for, for a task of its own.
+    #[must_use]
+    pub fn end(&self) -> Arc<Notify> {
+        self.end.clone()
     }
 
     /// Takes a report: how it stands, and what it has counted that it had not said yet.

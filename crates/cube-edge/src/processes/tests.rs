@@ -17,7 +17,7 @@ impl Process {
         let open = IntGauge::new("cube_proxy_open_streams", "Open.").unwrap();
         registry.register(Box::new(requests.clone())).unwrap();
         registry.register(Box::new(open.clone())).unwrap();
-        Self { processes: Processes::new(registry, 1_000), requests, open, pid }
+        Self { processes: Processes::new(registry, STARTED), requests, open, pid }
     }
 
     fn standing(&self) -> ProcessStanding {
@@ -49,6 +49,9 @@ impl Process {
         (counter as u64, gauge as i64)
     }
 }
+
+/// After the process of these tests began, whose id some of them have.
+const STARTED: u64 = u64::MAX / 2;
 
 /// No process has such an id: the system's are smaller.
 const GONE: u32 = 0x7fff_fff0;
@@ -139,4 +142,13 @@ fn the_earlier_deadline_stays() {
     process.processes.end_by(5_000);
     process.processes.end_by(7_000);
     assert_eq!(process.standing().deadline, Some(5_000));
+}
+
+#[test]
+fn another_process_of_the_same_id_is_not_the_one_that_is_gone() {
+    let own = std::process::id();
+    let now = began(own).unwrap();
+    assert!(is_there(own, now) && is_there(own, now + 60_000), "it said when it began later on");
+    assert!(is_there(own, 0), "of a version that did not say");
+    assert!(!is_there(own, now - 1_000) && !is_there(GONE, now));
 }

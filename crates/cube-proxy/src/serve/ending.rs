@@ -10,6 +10,9 @@ use crate::upgrade::{Incumbent, Stop};
 
 /// How long, after everything is over, processes of before an upgrade may take to end.
 const DRAINERS_END: Duration = Duration::from_secs(2);
+/// How long a process that is to end at once waits for the responses to requests of its admin API. The
+/// main process kills it 2 s after it has told it, and its last report takes up to one of them.
+const LAST_RESPONSES: Duration = Duration::from_millis(300);
 
 /// After SIGTERM. A second signal ends it at once. Processes that this one took over from end
 /// within the same time, and this one after them.
@@ -113,20 +116,25 @@ pub(super) async fn drain_after_upgrade(
         std::future::pending::<()>().await;
     };
     let over = async {
+        // Whichever is first; signals are taken for as long as the process lives.
+        tokio::join!(times, told, told_now, signalled);
+    };
+    let ended = async {
+        gateway.finish().await;
+        let told_now = async {
+            let _ = stop.subscribe().wait_for(|stop| *stop == Stop::Now).await;
+            tokio::time::sleep(LAST_RESPONSES).await;
+        };
+        // They go to the successor over the link that ends after this.
         tokio::select! {
-            () = times => {}
-            () = told => {}
+            () = gateway.desk().answered() => {}
             () = told_now => {}
-            () = signalled => {}
         }
-        std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = gateway.finish() => {}
+        () = ended => {}
         () = over => {}
     }
-    // They go to the successor over the link that ends now.
-    gateway.desk().answered().await;
     // Its last lines are counted by then.
     gateway.close_log();
     drainer.finish().await;

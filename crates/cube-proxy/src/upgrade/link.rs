@@ -111,11 +111,19 @@ async fn hear(
             }
             Message::Errand { number, method, target, body } => {
                 let (admin, sender) = (admin.clone(), channel.sender());
+                let own_end = AdminApi::own_end(process.pid(), &method, &target);
+                let end = own_end.is_some().then(|| process.end());
                 tokio::spawn(async move {
-                    let (status, body) = admin.errand(&method, &target, body.as_bytes()).await;
+                    let (status, body) = match own_end {
+                        Some(told) => told,
+                        None => admin.errand(&method, &target, body.as_bytes()).await,
+                    };
                     let body = String::from_utf8_lossy(&body).into_owned();
                     // The drainer may have ended.
                     let _ = sender.send(&Message::Done { number, status, body }).await;
+                    if let Some(end) = end {
+                        end.notify_one();
+                    }
                 });
             }
             other => tracing::debug!(?other, "not what a draining process says"),

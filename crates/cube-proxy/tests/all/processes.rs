@@ -116,6 +116,28 @@ async fn a_draining_process_is_listed_and_can_be_ended_by_itself() {
     asks(&env, &sandbox, 1).await;
 }
 
+/// The request goes from the old process to the main one and ends the process that it came to.
+#[tokio::test]
+async fn a_draining_process_can_be_ended_over_its_own_admin_connection() {
+    let env = own(json!({ "drain": { "timeout": "10m" } })).await;
+    let origin = Origin::scripted(mirror).await;
+    let sandbox = env.sandbox(&origin).await;
+    asks(&env, &sandbox, 3).await;
+    let old = env.proxy.id();
+    let stream = Stream::open(&env, &sandbox).await;
+    let headers = [("Host", "127.0.0.1"), ("Content-Type", "application/json")];
+    let mut kept = Client::connect(env.proxy.admin_address()).await;
+    assert_eq!(kept.call("GET", "/admin/processes", &headers, "").await.status, 200);
+    env.proxy.upgrade().await;
+    let ended = kept.call("POST", &format!("/admin/processes/{old}/end"), &headers, "").await;
+    assert_eq!((ended.status, ended.text()), (200, r#"{"ok":true}"#.to_owned()));
+    stream.cut().await;
+    env.proxy.old_ended(0).await;
+    assert!(!env.proxy.output().contains("it is killed"), "{}", env.proxy.output());
+    // Its last report came, too: the stream was in no earlier one.
+    assert_eq!(requests(&counted(&env, 4.0).await), 4.0);
+}
+
 #[tokio::test]
 async fn no_counter_falls_and_what_old_processes_answer_counts() {
     let env = own(json!({})).await;
