@@ -2,6 +2,7 @@
 //! whole seconds: over a scrape's or `top`'s two seconds that is half a core at least.
 
 use nix::time::{ClockId, clock_gettime};
+use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::MetricFamily;
@@ -12,13 +13,14 @@ const CPU: &str = "process_cpu_seconds_total";
 /// Of this process.
 pub(super) struct Process {
     others: ProcessCollector,
-    cpu: Counter,
+    /// Held from the look at the clock to the sum: two scrapes at a time would add the same time twice.
+    cpu: Mutex<Counter>,
 }
 
 impl Process {
     pub(super) fn new() -> prometheus::Result<Self> {
         let opts = Opts::new(CPU, "Total user and system CPU time spent in seconds.");
-        Ok(Self { others: ProcessCollector::for_self(), cpu: Counter::with_opts(opts)? })
+        Ok(Self { others: ProcessCollector::for_self(), cpu: Mutex::new(Counter::with_opts(opts)?) })
     }
 }
 
@@ -38,9 +40,10 @@ impl Collector for Process {
     fn collect(&self) -> Vec<MetricFamily> {
         let mut families = self.others.collect();
         families.retain(|family| family.name() != CPU);
-        // Two scrapes at a time may both have read the clock: what is less than nothing is nothing.
-        self.cpu.inc_by((cpu_seconds() - self.cpu.get()).max(0.0));
-        families.extend(self.cpu.collect());
+        let cpu = self.cpu.lock();
+        // The counter rounds: what is less than nothing is nothing.
+        cpu.inc_by((cpu_seconds() - cpu.get()).max(0.0));
+        families.extend(cpu.collect());
         families
     }
 }

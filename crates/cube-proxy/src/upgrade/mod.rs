@@ -25,6 +25,7 @@ mod successor;
 use cube_edge::{Counted, Ledger, ProcessStanding};
 use cube_lifecycle::{Listings, StateRow};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ const ROWS: usize = 2_000;
 /// What the processes say to each other. Each message is JSON behind its length; new fields are
 /// ignored by who does not know them. So are new messages, but by the first versions, whose link breaks
 /// over them: what may come to one of those is sent only where it has said that it understands.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 enum Message {
     /// The first word of `run --upgrade`.
@@ -121,6 +122,38 @@ enum Message {
     /// Something that a later version says.
     #[serde(other)]
     Unknown,
+}
+
+/// The name alone: what is said may be a request of the admin API, which no log is to have.
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Upgrade { .. } => "Upgrade",
+            Self::Drainer { .. } => "Drainer",
+            Self::Refused { .. } => "Refused",
+            Self::Starting => "Starting",
+            Self::Outcome { .. } => "Outcome",
+            Self::Sockets { .. } => "Sockets",
+            Self::Ready => "Ready",
+            Self::Failed { .. } => "Failed",
+            Self::States { .. } => "States",
+            Self::Activity { .. } => "Activity",
+            Self::Known { .. } => "Known",
+            Self::Taken => "Taken",
+            Self::Begin => "Begin",
+            Self::Serving => "Serving",
+            Self::Settled => "Settled",
+            Self::Welcome { .. } => "Welcome",
+            Self::Report { .. } => "Report",
+            Self::Push { .. } => "Push",
+            Self::Heard { .. } => "Heard",
+            Self::Reopen => "Reopen",
+            Self::Stop { .. } => "Stop",
+            Self::Errand { .. } => "Errand",
+            Self::Done { .. } => "Done",
+            Self::Unknown => "Unknown",
+        })
+    }
 }
 
 /// A listening socket.
