@@ -23,13 +23,17 @@ use crate::error::EXIT_FAILURE;
 /// How long a successor that is ready may take to learn what this process knows.
 /// The admin API waits meanwhile.
 const LEARN: Duration = Duration::from_secs(10);
-/// How long a child that failed may take to end, so that its exit code is known.
-const CHILD_ENDS: Duration = Duration::from_secs(2);
+/// How long a successor that came to nothing may take to end: it has a copy of the listening sockets,
+/// and connections that it does not take are nobody's. Of a child the exit code is known then.
+const ENDS: Duration = Duration::from_secs(2);
 /// How long a first word is waited for.
 const FIRST_WORD: Duration = Duration::from_secs(5);
 /// How long the end of this process waits for the outcome to be told: what a successor may take for
 /// its own last word, and a second.
 const LAST_WORD: Duration = PROMPT.saturating_add(Duration::from_secs(1));
+/// What a successor that was told to begin has left for saying that it serves when this process is
+/// asked to stop.
+const UNDECIDED: Duration = Duration::from_secs(1);
 /// Between two looks whether pid file and socket are in place.
 const LOOK: Duration = Duration::from_secs(1);
 /// Requests of the admin API on their way to the successor.
@@ -282,9 +286,12 @@ impl Incumbent {
                 }
             }
         };
-        // Who asked may be gone.
-        let _ = channel.send(&last_word).await;
+        // Who asked may be gone, or hang.
+        let _ = timeout(ENDS, channel.send(&last_word)).await;
         drop(asking);
+        if !self.settings.managed && matches!(last_word, Message::Refused { .. }) {
+            see_it_end(&mut channel, pid).await;
+        }
     }
 
     /// Starts the successor and hands over to it.
@@ -320,7 +327,12 @@ impl Incumbent {
             Ok(mut channel) => {
                 let outcome = self.hand_over(&mut channel, pid, &mut held).await;
                 if let Err(error) = &outcome {
-                    let _ = channel.send(&Message::Refused { text: error.text.clone() }).await;
+                    let refused = Message::Refused { text: error.text.clone() };
+                    // It may be gone, or hang.
+                    let _ = timeout(ENDS, channel.send(&refused)).await;
+                    if held.is_none() {
+                        see_it_end(&mut channel, pid).await;
+                    }
                 }
                 outcome
             }
@@ -350,7 +362,10 @@ impl Incumbent {
         }
         // Before it is the main process, so that it announces itself as a child of the manager.
         if let Some(launched) = held.take() {
-            launched.let_go().await.map_err(lost)?;
+            tokio::select! {
+                gone = launched.let_go() => gone.map_err(lost),
+                () = self.stop_was_asked() => Err(stopped()),
+            }?;
         }
         let desk = ClosedDesk(Some(&self.gateway));
         let began = self.gateway.lifecycle().steady_ms();
@@ -361,15 +376,18 @@ impl Incumbent {
             () = self.stop_was_asked() => Err(stopped()),
         }?;
         channel.send(&Message::Begin).await.map_err(lost)?;
-        match channel.receive_within(PROMPT).await {
+        let serving = tokio::select! {
+            word = channel.receive_within(PROMPT) => word,
+            () = async { self.stop_was_asked().await; tokio::time::sleep(UNDECIDED).await; } => {
+                Err(std::io::ErrorKind::TimedOut.into())
+            }
+        };
+        match serving {
             Ok(Some(Message::Serving)) => {}
             // Nobody knows whether it accepts by now, and there must not be two main processes; nor
             // none, which is what believing it would come to if it hangs. So it is ended.
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                if let Some(successor) = Pid::from_raw(pid) {
-                    // An error says that it is gone already.
-                    let _ = kill_process(successor, Signal::KILL);
-                }
+                kill(pid);
                 return Err(UpgradeError::new(
                     "the new process did not say that it serves when it was told to begin, and was ended",
                 ));
@@ -488,16 +506,30 @@ impl Drop for ClosedDesk<'_> {
 /// Why a successor failed that is still held: its exit code says more than that it is gone. One that
 /// does not end is ended.
 async fn more_of(error: UpgradeError, mut launched: Launched) -> UpgradeError {
-    match timeout(CHILD_ENDS, launched.ended()).await {
+    match timeout(ENDS, launched.ended()).await {
         Ok(Ok(status)) if status.code() == Some(i32::from(EXIT_FAILURE)) => error,
         Ok(ended) => of_child(ended),
         Err(_) => {
-            if let Some(successor) = Pid::from_raw(launched.pid) {
-                // An error says that it is gone already.
-                let _ = kill_process(successor, Signal::KILL);
-            }
+            kill(launched.pid);
             error
         }
+    }
+}
+
+/// Sees to it that a successor ends whose attempt came to nothing and who has been told so.
+async fn see_it_end(channel: &mut Channel, pid: i32) {
+    let gone = async { while let Ok(Some(_)) = channel.receive().await {} };
+    if timeout(ENDS, gone).await.is_err() {
+        tracing::warn!(pid, "a new process that was refused does not end; it is killed");
+        // While it holds its end of the channel the id is no other process's.
+        kill(pid);
+    }
+}
+
+fn kill(pid: i32) {
+    if let Some(process) = Pid::from_raw(pid) {
+        // An error says that it is gone already.
+        let _ = kill_process(process, Signal::KILL);
     }
 }
 

@@ -3,8 +3,10 @@
 //! A service manager learns of a process's end only when it is that process's parent, and it asks
 //! once who the parent is: when `MAINPID=` is said. So the successor must have lost its parent by
 //! then. It is started through a *launcher*: this binary under another name, which starts the
-//! program, tells how it ends, and goes away when it is let go. The kernel then gives the successor
-//! to the manager (process 1, or a user's manager, which is a subreaper).
+//! program, tells how it ends, and goes away when it is told to. The kernel then gives the successor
+//! to the manager (process 1, or a user's manager, which is a subreaper). Where the socket closes
+//! before that word, nobody expects the successor any more, and the launcher ends it: on its own it
+//! would ask for an upgrade as anybody may, and get another successor started.
 //!
 //! The launcher's standard input is a socket to the process that started it, so that standard output
 //! and error stay the successor's own.
@@ -17,6 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -27,6 +30,8 @@ use super::PROMPT;
 const NAME: &str = "cube-proxy-launcher";
 /// This binary, which runs and therefore can be run, also when its file has been replaced.
 const THIS_BINARY: &str = "/proc/self/exe";
+/// What the launcher is told when it is to let the successor go.
+const GO: &[u8] = b"go\n";
 
 /// A successor that is still held by its launcher.
 pub(super) struct Launched {
@@ -52,7 +57,7 @@ impl Launched {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             // Names this process; the successor answers the watchdog as well.
             .env_remove("WATCHDOG_PID")
-            .kill_on_drop(true)
+            // Not killed when this is dropped: it could not end the successor then.
             .spawn()?;
         let mut told = BufReader::new(ours).lines();
         let line = timeout(PROMPT, told.next_line())
@@ -81,9 +86,9 @@ impl Launched {
     /// not told here any more.
     ///
     /// # Errors
-    /// When the launcher cannot be ended.
+    /// When the launcher is gone, or cannot be ended.
     pub(super) async fn let_go(mut self) -> io::Result<()> {
-        let _ = self.told.get_mut().get_mut().shutdown().await;
+        self.told.get_mut().get_mut().write_all(GO).await?;
         if timeout(PROMPT, self.launcher.wait()).await.is_err() {
             self.launcher.kill().await?;
         }
@@ -108,13 +113,28 @@ fn launch(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         Ok(successor) => successor,
         Err(error) => return writeln!(socket, "failed {error}"),
     };
-    writeln!(socket, "started {}", successor.id())?;
-    let mut word = socket.try_clone()?;
-    // Whoever started this process lets the successor go, or has ended.
-    std::thread::Builder::new().spawn(move || {
-        let _ = word.read(&mut [0]);
-        std::process::exit(0);
-    })?;
+    let told = writeln!(socket, "started {}", successor.id()).and_then(|()| obey(&socket, &successor));
+    if told.is_err() {
+        // Nobody waits for it any more.
+        successor.kill()?;
+    }
     let status = successor.wait()?;
     writeln!(socket, "ended {}", status.into_raw())
+}
+
+/// Has a thread wait for the word of whoever started this process.
+fn obey(socket: &UnixStream, successor: &std::process::Child) -> io::Result<()> {
+    let mut word = socket.try_clone()?;
+    let successor = i32::try_from(successor.id()).ok().and_then(Pid::from_raw);
+    std::thread::Builder::new().spawn(move || {
+        match (word.read(&mut [0]), successor) {
+            (Ok(1), _) | (_, None) => {}
+            // Whoever it was has given the successor up, or has ended. An error: it is gone already.
+            (_, Some(successor)) => {
+                let _ = kill_process(successor, Signal::KILL);
+            }
+        }
+        std::process::exit(0);
+    })?;
+    Ok(())
 }
