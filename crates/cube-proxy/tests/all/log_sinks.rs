@@ -12,7 +12,7 @@ use cube_testkit::rustix::process::Signal;
 use cube_testkit::serde_json::json;
 use cube_testkit::{Env, Origin, eventually, serde_json::Value};
 
-use crate::support::own;
+use crate::support::{cannot, own};
 
 /// Requests from several clients until it is told to stop; each must be answered.
 struct Load {
@@ -128,7 +128,7 @@ impl Drop for SmallDisk {
 async fn a_full_disk_loses_lines_and_no_request_and_is_written_again_when_there_is_room() {
     let directory = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(&directory.path().join("disk")) else {
-        println!("not allowed to mount: the full disk is /dev/full, which stays full");
+        cannot("not allowed to mount: the full disk is /dev/full, which stays full");
         let env = own(logging_to(Path::new("/dev/full"))).await;
         let load = Load::on(&env).await;
         load.more(200).await;

@@ -1,6 +1,7 @@
 //! The proxies that tests share, one a configuration. A test that changes more than its own
 //! sandboxes takes [`own`].
 
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,16 @@ use tokio::sync::OnceCell;
 /// The contract's second, and what a busy machine takes besides; what does not work at all takes
 /// much longer.
 pub(crate) const A_SECOND: Duration = Duration::from_secs(3);
+
+/// Says that a test cannot be done here, and why. Where everything must be done (`CUBE_TESTS_MUST`, which
+/// the checks of a change set where they have the means), the test fails.
+#[track_caller]
+pub(crate) fn cannot(why: &str) {
+    let must = std::env::var("CUBE_TESTS_MUST").is_ok_and(|must| must == "1");
+    assert!(!must, "cannot be tested here: {why}");
+    // Past the capture of a test's output: a test that does nothing is seen as such.
+    let _ = writeln!(std::io::stderr(), "not tested: {}: {why}", std::panic::Location::caller());
+}
 
 /// The binary under test: the one that cargo built for these tests, or another (a release build)
 /// that `PROXY_UNDER_TEST` names.

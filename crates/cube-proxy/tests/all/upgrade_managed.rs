@@ -7,7 +7,7 @@ use std::path::Path;
 use cube_testkit::serde_json::json;
 use cube_testkit::{Env, Origin};
 
-use crate::support::{binary, builder};
+use crate::support::{binary, builder, cannot};
 
 /// A managed proxy, started through a link that can be pointed at another program.
 async fn managed() -> Env {
@@ -97,7 +97,7 @@ async fn who_asked_hears_that_it_succeeded_from_a_process_that_has_nothing_more_
 async fn process_1_of_a_container_does_not_hand_over() {
     let allowed = std::process::Command::new("unshare").args(["-rpf", "true"]).status();
     if !allowed.is_ok_and(|status| status.success()) {
-        return;
+        return cannot("unshare -rpf is not allowed");
     }
     let builder = builder(&json!({}));
     let script = builder.directory().join("contained");
