@@ -127,6 +127,13 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// Any [`StoreError`].
     async fn delete(&self, id: &SandboxId) -> Result<bool, StoreError>;
 
+    /// What stands before the id in the key of a record whose [`SandboxRecord::prefix`] is this; `None`
+    /// where records have no such keys.
+    fn key_prefix(&self, prefix: u8) -> Option<&str> {
+        let _ = prefix;
+        None
+    }
+
     /// Tries what a running proxy asks of the store, writing nothing: lookups, pushes where they are
     /// configured and, with `registry`, the right to write the registry row. Every fault that was found;
     /// bounded as a few lookups are.

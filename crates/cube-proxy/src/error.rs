@@ -86,6 +86,9 @@ pub enum StartError {
     /// An upgrade came to nothing; where a process served before, it serves on.
     #[error("upgrade: {0}")]
     Upgrade(#[from] UpgradeError),
+    /// What standard output shows is all there is: the command came to no more.
+    #[error("{0}")]
+    Told(String),
     /// Anything else that keeps the server from starting.
     #[error("{0}")]
     Engine(String),

@@ -183,7 +183,11 @@ impl Explanation {
                     Ok(None)
                 }
                 None => {
-                    let says = cube_route::BadRequest::NoForm.to_string();
+                    let says = format!(
+                        "{}: a host is <port>-<sandbox-id>.<domain>, a path /sandbox/<sandbox-id>/<port>/, headers \
+                         are E2b-Sandbox-Id and E2b-Sandbox-Port",
+                        cube_route::BadRequest::NoForm
+                    );
                     Err(self.stop("target", says, json!({ "host": host }), Fault::BadTarget))
                 }
             },
@@ -250,7 +254,10 @@ impl Explanation {
             return Err(self.stop("record", says, Value::Null, Fault::NoRecord));
         };
         let kind = if known { "cached" } else { "read now" };
-        let says = format!("{kind}, under prefix {} of store.redis.key_prefixes", found.entry.record.prefix);
+        let says = match shared.store.key_prefix(found.entry.record.prefix) {
+            Some(prefix) => format!("{kind}, under {prefix}{}", target.id),
+            None => kind.to_owned(),
+        };
         self.step("record", true, says, route::describe(&found, &shared.lifecycle, &shared.breaker));
         Ok(found.entry)
     }

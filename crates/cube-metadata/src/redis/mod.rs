@@ -218,6 +218,10 @@ impl MetadataStore for RedisStore {
         Ok(removed.iter().any(|count| count.as_i64().is_some_and(|count| count > 0)))
     }
 
+    fn key_prefix(&self, prefix: u8) -> Option<&str> {
+        self.shared.keys.prefixes().get(usize::from(prefix)).map(String::as_str)
+    }
+
     async fn try_out(&self, registry: bool) -> Vec<StoreError> {
         try_out::faults(self, registry).await
     }

@@ -50,10 +50,14 @@ pub(super) fn run(options: &Options) -> Result<(), StartError> {
         if let Some(told) = told.as_object_mut() {
             told.insert("source".to_owned(), source.into());
         }
-        return say(told);
+        say(&told)?;
+    } else {
+        for line in lines(&told, source) {
+            say(line)?;
+        }
     }
-    for line in lines(&told, source) {
-        say(line)?;
+    if told.pointer("/answer/reason").is_some_and(|reason| reason == "store_unavailable") {
+        return Err(StartError::Told("the store cannot answer, so that no more can be explained".to_owned()));
     }
     Ok(())
 }

@@ -21,7 +21,8 @@ Examples:
 Without -c the configuration is /etc/cube-proxy/cube-proxy.yaml, where there is one.
 
 Files:
-  conf/cube-proxy.yaml (packaged: /etc/cube-proxy/cube-proxy.yaml) has every key with its default.
+  conf/cube-proxy.yaml (packaged: /usr/share/doc/cube-proxy/cube-proxy.yaml) has every key with its
+  default. The packaged /etc/cube-proxy/cube-proxy.yaml has the few to begin with.
   docs/configuration.md is the reference: types, defaults, environment names.
 
 Exit codes:
@@ -99,7 +100,7 @@ Examples:
 Nothing is sent, woken or counted. The running proxy is asked, which knows the states and breakers \
 of now; where none runs, the store is looked at.
 
-Exit codes: 0 it was explained, whatever the answer would be; 64 the configuration does not hold; \
+Exit codes: 0 it was explained, whatever the response would be; 64 the configuration does not hold; \
 1 store or proxy do not answer.";
 
 pub(super) const TOP: &str = "\

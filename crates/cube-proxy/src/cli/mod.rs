@@ -15,6 +15,7 @@ mod top;
 use std::io::Write;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::demo;
@@ -103,6 +104,9 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Help and version come this way too; to a closed pipe nothing can be said.
             let _ = error.print();
+            if let Some(file) = stray_file(&error) {
+                let _ = writeln!(std::io::stderr(), "\n  tip: a configuration file is named with -c {file}");
+            }
             return if error.use_stderr() { ExitCode::from(EXIT_CONFIG) } else { ExitCode::SUCCESS };
         }
     };
@@ -120,7 +124,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            if cli.command.answers_in_json() {
+            if cli.command.answers_in_json() && !matches!(error, StartError::Told(_)) {
                 // A machine that reads standard output reads JSON, whatever happens.
                 let _ = say(serde_json::json!({ "error": error.to_string() }));
             }
@@ -128,6 +132,17 @@ pub fn main() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// The configuration file that stands where no argument is expected.
+fn stray_file(error: &clap::Error) -> Option<&str> {
+    let kinds = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
+    let text = kinds.into_iter().find_map(|kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    })?;
+    let yaml = [".yaml", ".yml"].iter().any(|end| text.ends_with(end));
+    (yaml && !text.starts_with('-')).then_some(text)
 }
 
 /// One line a fault, on standard error.

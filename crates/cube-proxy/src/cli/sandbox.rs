@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use cube_metadata::{MetadataStore, RecordField, SandboxState, check_field};
 use cube_route::SandboxId;
@@ -63,8 +64,8 @@ enum Action {
         /// The sandbox id
         #[arg(value_parser = id)]
         id: SandboxId,
-        /// running, pausing, paused, resuming, killing or killed
-        #[arg(value_parser = state)]
+        /// The state
+        #[arg(value_parser = state())]
         state: SandboxState,
     },
 }
@@ -73,9 +74,10 @@ fn id(text: &str) -> Result<SandboxId, cube_route::NameError> {
     SandboxId::parse(text)
 }
 
-fn state(text: &str) -> Result<SandboxState, String> {
-    SandboxState::parse(text)
-        .ok_or_else(|| format!("must be one of {}", SandboxState::ALL.map(SandboxState::as_str).join(", ")))
+/// One of the states, which completion scripts and the help list.
+fn state() -> impl TypedValueParser<Value = SandboxState> {
+    PossibleValuesParser::new(SandboxState::ALL.map(SandboxState::as_str))
+        .try_map(|text| SandboxState::parse(&text).ok_or("no such state"))
 }
 
 fn field(text: &str) -> Result<(String, String), &'static str> {

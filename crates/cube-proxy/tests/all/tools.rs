@@ -185,6 +185,7 @@ async fn bash_completes_every_word() {
             ("cube-proxy run -c x --up", "cube-proxy run -c x --upgrade"),
             ("cube-proxy sandbox -c x li", "cube-proxy sandbox -c x list"),
             ("cube-proxy sandbox get x --sh", "cube-proxy sandbox get x --show-token"),
+            ("cube-proxy sandbox state x res", "cube-proxy sandbox state x resuming"),
             ("cube-proxy completions fi", "cube-proxy completions fish"),
             ("cube-proxy check -c conf", "cube-proxy check -c config-file.yaml"),
             ("./cube-proxy check --str", "./cube-proxy check --strict"),
@@ -342,6 +343,20 @@ async fn a_failure_is_json_where_json_is_asked_for() {
     failed(&["top", "-c", "/nowhere.yaml", "--json", "--once"], 64, "cannot be read");
 }
 
+#[test]
+fn a_configuration_file_without_its_option_gets_a_tip() {
+    for (arguments, tip) in [
+        (&["check", "conf/demo.yaml"][..], Some("tip: a configuration file is named with -c conf/demo.yaml")),
+        (&["sandbox", "x.yaml", "list"], Some("tip: a configuration file is named with -c x.yaml")),
+        (&["check", "other"], None),
+    ] {
+        let output = run(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{said}");
+        assert_eq!(said.lines().find(|line| line.contains("with -c")).map(str::trim), tip, "{said}");
+    }
+}
+
 #[tokio::test]
 async fn what_no_record_may_have_is_not_written_and_what_it_may_have_is_routed() {
     let env = own(json!({})).await;
@@ -383,7 +398,9 @@ async fn a_store_that_is_away_is_named_in_words() {
         assert!(said.contains(&format!("127.0.0.1:{port}: Connection refused")), "{said}");
         assert!(!said.contains('{'), "{said}");
     }
-    let said = text(&run(&["explain", "-c", &file, "http://8080-a.cube.test/"]).stdout);
+    let output = run(&["explain", "-c", &file, "http://8080-a.cube.test/"]);
+    assert_eq!(output.status.code(), Some(1), "as its help says");
+    let said = text(&output.stdout);
     assert!(said.contains(&format!("127.0.0.1:{port}: Connection refused")), "{said}");
 }
 
