@@ -8,15 +8,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use pingora_core::upstreams::peer::{HttpPeer, Scheme};
 
+use crate::pool_key::PoolKey;
 use crate::settings::ControlPlaneSettings;
 
 /// How often the name is resolved again.
 const EVERY: Duration = Duration::from_secs(30);
 /// How long one resolution may take.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Marks the pool groups of the control plane. The engine's pool does not look at authorities, so a
-/// connection that was verified by older ones must not be found by the group of newer ones.
-const GROUP: u64 = 1 << 62;
 
 /// Where the control plane is.
 #[derive(Default)]
@@ -54,9 +52,9 @@ impl ControlPlane {
         self.addresses.load().len()
     }
 
-    /// The pool group of its connections.
-    pub(crate) fn group(&self) -> u64 {
-        GROUP | self.targets.load(Ordering::Acquire)
+    /// Who may share its connections.
+    pub(crate) fn pool_key(&self) -> PoolKey {
+        PoolKey::ControlPlane(self.targets.load(Ordering::Acquire))
     }
 
     /// Makes `peer` speak TLS where the URL says so: the host is the name that is asked for and
@@ -139,15 +137,15 @@ mod tests {
             hosts: Vec::new(),
             tls,
         };
-        let mut groups = Vec::new();
+        let mut keys = Vec::new();
         for tls in [None, Some(crate::Trust::system())] {
             control_plane.update(Some(target(tls.clone())));
             let mut peer = HttpPeer::new("127.0.0.1:443", false, String::new());
             control_plane.secure(&mut peer);
             let name = if tls.is_some() { "api.example.org" } else { "" };
             assert_eq!((peer.is_tls(), peer.sni.as_str()), (tls.is_some(), name));
-            groups.push(control_plane.group());
+            keys.push(control_plane.pool_key());
         }
-        assert_ne!(groups[0], groups[1]);
+        assert_ne!(keys[0], keys[1]);
     }
 }

@@ -23,6 +23,7 @@ mod live;
 mod media_type;
 mod metrics;
 mod peer;
+mod pool_key;
 mod processes;
 mod rate;
 mod reason;

@@ -3,7 +3,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cube_breaker::ConnectFailure;
@@ -19,6 +18,7 @@ use crate::descriptors::OUT_OF_DESCRIPTORS;
 use crate::edge::{Shared, header_text};
 use crate::judge::{client_left, left};
 use crate::metrics::ConnectOutcome;
+use crate::pool_key::PoolKey;
 use crate::retcode::Retcode;
 use crate::upgrade::UpgradeConnector;
 
@@ -26,10 +26,6 @@ use crate::upgrade::UpgradeConnector;
 const PORT_PAUSE: Duration = Duration::from_millis(100);
 /// The second route is begun within this time of the first.
 const REROUTE_WITHIN: Duration = Duration::from_secs(5);
-/// Marks the pool groups of requests that must go out on a new connection (their pooled one was
-/// dead; an upgrade): each has a group of its own.
-const FRESH: u64 = 1 << 63;
-static NEXT_FRESH: AtomicU64 = AtomicU64::new(0);
 /// Streams of one HTTP/2 connection to a gRPC server.
 const GRPC_STREAMS: usize = 100;
 /// How often another connection is dialled because one that was there took no further stream.
@@ -46,10 +42,12 @@ impl Shared {
         }
         let now = Instant::now();
         ctx.attempts.first.get_or_insert(now);
-        let (address, group) = match &ctx.destination {
-            Destination::Sandbox(sandbox) => (sandbox.route.address, sandbox.entry.generation.get()),
+        let (address, key) = match &ctx.destination {
+            Destination::Sandbox(sandbox) => {
+                (sandbox.route.address, PoolKey::Sandbox(sandbox.entry.generation.get()))
+            }
             Destination::ControlPlane => match self.control_plane.address().await {
-                Some(address) => (address, self.control_plane.group()),
+                Some(address) => (address, self.control_plane.pool_key()),
                 None => return Err(fail(ctx, Fault::ControlPlaneUnresolved)),
             },
             Destination::Nowhere => return Err(fail(ctx, Fault::Internal)),
@@ -72,12 +70,13 @@ impl Shared {
             peer.options.custom_l4 = Some(Arc::new(UpgradeConnector { timeout, body_end, descriptors }));
             return Ok(peer);
         }
-        Ok(self.dial(ctx, address, group))
+        Ok(self.dial(ctx, address, key))
     }
 
-    /// A peer that gets a new connection, which is not kept.
+    /// A peer that gets a new connection, which is not kept: for an upgrade, and where a pooled one
+    /// was dead or did not take the request.
     fn dial_fresh(&self, ctx: &Context, address: SocketAddr) -> Box<HttpPeer> {
-        let mut peer = self.dial(ctx, address, FRESH | NEXT_FRESH.fetch_add(1, Ordering::Relaxed));
+        let mut peer = self.dial(ctx, address, PoolKey::unshared());
         // Nobody will look for it there.
         peer.options.idle_timeout = Some(Duration::ZERO);
         peer
@@ -136,7 +135,7 @@ impl Shared {
         Ok(())
     }
 
-    fn dial(&self, ctx: &Context, address: SocketAddr, group: u64) -> Box<HttpPeer> {
+    fn dial(&self, ctx: &Context, address: SocketAddr, key: PoolKey) -> Box<HttpPeer> {
         let upstream = &ctx.settings.upstream;
         let mut options = PeerOptions::new();
         options.connection_timeout = Some(upstream.connect_timeout);
@@ -160,7 +159,7 @@ impl Shared {
             options.max_h2_streams = GRPC_STREAMS;
         }
         let mut peer = HttpPeer::new(address, false, String::new());
-        peer.group_key = group;
+        peer.group_key = key.group();
         peer.options = options;
         if matches!(ctx.destination, Destination::ControlPlane) {
             self.control_plane.secure(&mut peer);
