@@ -20,6 +20,7 @@ use crate::metrics::{FormClass, GaugeGuard, RouteClass};
 use crate::reason::Reason;
 use crate::response_cache::Cached;
 use crate::retcode::Retcode;
+use crate::retry::{Next, Tally};
 use crate::settings::Settings;
 use crate::upgrade::BodyEnd;
 
@@ -118,33 +119,12 @@ pub(crate) struct Attempts {
     /// When the last one and the first of all began.
     begun: Option<Instant>,
     first_begun: Option<Instant>,
-    /// Routes that were dialled.
-    pub(crate) routes: u8,
-    /// Times that the head was sent, and when the last time was.
-    pub(crate) sent: u8,
+    /// When the request head was sent last.
     pub(crate) sent_at: Option<Instant>,
-    /// When the first attempt of this count of routes began.
-    pub(crate) first: Option<Instant>,
-    /// A refused connection is tried again until then (`upstream.port_open_wait`).
-    pub(crate) port_until: Option<Instant>,
-    /// Connections that were there and took no request.
-    pub(crate) unusable: u8,
+    /// What bounds further ones.
+    pub(crate) tally: Tally,
     /// What the next attempt is.
     pub(crate) next: Next,
-}
-
-/// What the engine's next call for a peer is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Next {
-    /// The route that was judged.
-    #[default]
-    Route,
-    /// The same route again, in a moment: its port may open.
-    Port,
-    /// The record read afresh.
-    Reread(Fault),
-    /// The same route on a new connection: the last one was dead, or did not process the request.
-    Fresh,
 }
 
 /// Bodies, counted as they pass.

@@ -88,7 +88,7 @@ impl Shared {
         if ctx.upgrade {
             request.insert_header(header::CONNECTION, "Upgrade")?;
         }
-        ctx.attempts.sent = ctx.attempts.sent.saturating_add(1);
+        ctx.attempts.tally.sent = ctx.attempts.tally.sent.saturating_add(1);
         ctx.attempts.sent_at = Some(Instant::now());
         self.stamp(ctx);
         Ok(())

@@ -111,7 +111,7 @@ impl Gateway {
             // The engine keeps as many idle connections as the product of the two.
             threads: 1,
             upstream_keepalive_pool_size: descriptors.idle_upstreams(parts.pool_size),
-            // Counts attempts. Ours are counted in peer.rs, where they have a reason each.
+            // Counts attempts. Ours are counted in retry.rs, where they have a reason each.
             max_retries: usize::MAX,
             ..ServerConf::default()
         });

@@ -87,8 +87,7 @@ impl Shared {
                 Held::Changed => {}
                 Held::Resumed => {
                     ctx.resumed = true;
-                    ctx.attempts.first = None;
-                    ctx.attempts.routes = 0;
+                    ctx.attempts.tally.restart();
                 }
                 Held::Refuse(refusal) => return Err(fault_of(refusal).into()),
             }

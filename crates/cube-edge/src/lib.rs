@@ -31,6 +31,7 @@ mod reconfigure;
 mod request_id;
 mod response_cache;
 mod retcode;
+mod retry;
 mod settings;
 mod trust;
 mod upgrade;

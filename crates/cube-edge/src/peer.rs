@@ -1,5 +1,5 @@
-//! The balancer phase: which address this attempt dials, and what a failed one leaves to the next
-//! (connections.md, Retries).
+//! The balancer phase: which address this attempt dials, and what was the matter with a failed one.
+//! Whether another one follows is decided in `retry.rs`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,23 +13,18 @@ use pingora_proxy::Session;
 
 use crate::admit::Stop;
 use crate::answer::Fault;
-use crate::context::{Context, Destination, Next, Outcome};
+use crate::context::{Context, Destination, Outcome};
 use crate::descriptors::OUT_OF_DESCRIPTORS;
 use crate::edge::{Shared, header_text};
 use crate::judge::{client_left, left};
 use crate::metrics::ConnectOutcome;
 use crate::pool_key::PoolKey;
 use crate::retcode::Retcode;
+use crate::retry::{self, Connect, Exchange, Failure, Next, PORT_PAUSE, Upstream};
 use crate::upgrade::UpgradeConnector;
 
-/// Between two tries of a port that may open.
-const PORT_PAUSE: Duration = Duration::from_millis(100);
-/// The second route is begun within this time of the first.
-const REROUTE_WITHIN: Duration = Duration::from_secs(5);
 /// Streams of one HTTP/2 connection to a gRPC server.
 const GRPC_STREAMS: usize = 100;
-/// How often another connection is dialled because one that was there took no further stream.
-const UNUSABLE_MOST: u8 = 2;
 
 impl Shared {
     /// The peer of the next attempt.
@@ -41,7 +36,7 @@ impl Shared {
             Next::Reread(failed) => self.reroute(session, ctx, failed).await?,
         }
         let now = Instant::now();
-        ctx.attempts.first.get_or_insert(now);
+        ctx.attempts.tally.first.get_or_insert(now);
         let (address, key) = match &ctx.destination {
             Destination::Sandbox(sandbox) => {
                 (sandbox.route.address, PoolKey::Sandbox(sandbox.entry.generation.get()))
@@ -57,11 +52,12 @@ impl Shared {
             return Ok(self.dial_fresh(ctx, address));
         }
         if next != Next::Port {
-            ctx.attempts.routes += 1;
             ctx.attempts.begin(address, now);
             let wait = ctx.settings.upstream.port_open_wait;
+            let tally = &mut ctx.attempts.tally;
+            tally.routes += 1;
             // The series belongs to the first attempt alone.
-            ctx.attempts.port_until = (ctx.attempts.routes == 1 && !wait.is_zero()).then(|| now + wait);
+            tally.port_until = (tally.routes == 1 && !wait.is_zero()).then(|| now + wait);
         }
         if let Some(body_end) = ctx.body_end.clone() {
             let mut peer = self.dial_fresh(ctx, address);
@@ -83,8 +79,7 @@ impl Shared {
     }
 
     /// Reads the record again after a failed connect and judges it afresh. Where it says what is
-    /// known already, what went wrong stays the answer: dialling the same address once more would
-    /// only keep the client waiting.
+    /// known already, what went wrong stays what the client is told.
     async fn reroute(&self, session: &mut Session, ctx: &mut Context, failed: Fault) -> Result<()> {
         let before = ctx.sandbox().map(|sandbox| (sandbox.route.address, sandbox.entry.generation));
         let judged = match self.wake_after_timeout(session, ctx, failed).await {
@@ -100,7 +95,7 @@ impl Shared {
             }
         }
         let after = ctx.sandbox().map(|sandbox| (sandbox.route.address, sandbox.entry.generation));
-        if before == after && ctx.attempts.first.is_some() {
+        if !retry::worth_dialling(&before, &after, &ctx.attempts.tally) {
             return Err(fail(ctx, failed));
         }
         self.metrics.upstream_retries.inc();
@@ -129,8 +124,7 @@ impl Shared {
         if woken {
             // A resume starts the count anew, once.
             ctx.resumed = true;
-            ctx.attempts.first = None;
-            ctx.attempts.routes = 0;
+            ctx.attempts.tally.restart();
         }
         Ok(())
     }
@@ -220,52 +214,38 @@ impl Shared {
             sandbox.permit.failed(&sandbox.entry.id, failure);
         }
         ctx.fault = Some(fault);
-        // The record has nothing to do with it.
-        let own = fault.retcode() == Retcode::Internal;
-        let waits = ctx.attempts.port_until.is_some_and(|until| now + PORT_PAUSE <= until);
-        if failure == ConnectFailure::Refused && waits {
-            ctx.attempts.next = Next::Port;
-            error.set_retry(true);
-        } else if !own && self.may_reroute(ctx, now) {
-            ctx.attempts.next = Next::Reread(fault);
-            error.set_retry(true);
-        } else if self.has_another_address(ctx, now) {
-            error.set_retry(true);
-        }
+        let failed = Failure::Connect(Connect {
+            fault,
+            refused: failure == ConnectFailure::Refused,
+            own: fault.retcode() == Retcode::Internal,
+            upstream: self.dialled(ctx),
+        });
+        again(ctx, &mut error, &failed, now);
         error
     }
 
     /// There is an HTTP/2 connection, pooled or new, but it ends and takes no stream: nothing was
-    /// sent, and the node is not to blame. Another connection is made.
+    /// sent, and the node is not to blame.
     fn no_stream(&self, ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
-        ctx.attempts.end(Instant::now());
+        let now = Instant::now();
+        ctx.attempts.end(now);
         ctx.fault = Some(Fault::UpstreamCut);
-        if ctx.attempts.unusable < UNUSABLE_MOST {
-            ctx.attempts.unusable += 1;
-            ctx.attempts.next = Next::Fresh;
+        if again(ctx, &mut error, &Failure::NoStream, now) {
+            ctx.attempts.tally.unusable += 1;
             self.metrics.upstream_retries.inc();
-            error.set_retry(true);
         }
         error
     }
 
-    fn may_reroute(&self, ctx: &Context, now: Instant) -> bool {
-        let in_time = ctx.attempts.first.is_none_or(|first| now < first + REROUTE_WITHIN);
-        ctx.sandbox().is_some() && ctx.attempts.routes < 2 && in_time
+    fn dialled(&self, ctx: &Context) -> Upstream {
+        match ctx.destination {
+            Destination::Sandbox(_) => Upstream::Sandbox,
+            Destination::ControlPlane => Upstream::ControlPlane { addresses: self.control_plane.addresses() },
+            Destination::Nowhere => Upstream::Nowhere,
+        }
     }
 
-    /// A name may have an address that leads nowhere (a family that is not served) beside one that
-    /// works: the control plane's next address is the second route.
-    fn has_another_address(&self, ctx: &Context, now: Instant) -> bool {
-        let in_time = ctx.attempts.first.is_none_or(|first| now < first + REROUTE_WITHIN);
-        matches!(ctx.destination, Destination::ControlPlane)
-            && ctx.attempts.routes < 2
-            && in_time
-            && self.control_plane.addresses() > 1
-    }
-
-    /// The exchange broke after a connection was there: sent again only where nothing can have
-    /// happened twice.
+    /// The exchange broke after a connection was there.
     pub(crate) fn broken(
         &self,
         session: &mut Session,
@@ -273,26 +253,31 @@ impl Shared {
         mut error: Box<Error>,
         reused: bool,
     ) -> Box<Error> {
-        let untouched = ctx.seen.head_sent.is_none() && session.response_written().is_none();
-        let replayable = not_processed(&error) && !session.downstream_session.retry_buffer_truncated();
-        let repeatable = reused
-            && is_dead(&error)
-            && ctx.body.up == 0
-            && ctx.body.request_done
-            && ctx.method.is_idempotent();
-        let again = untouched
-            && (replayable || repeatable)
-            && ctx.attempts.sent < 2
-            && ctx.place.as_ref().is_none_or(|place| place.live.ended().is_none());
-        error.set_retry(again);
-        if again {
-            ctx.attempts.next = Next::Fresh;
-            // The engine hands out again what it has kept of the body.
+        let failed = Failure::Exchange(Exchange {
+            reused,
+            died: is_dead(&error),
+            not_processed: not_processed(&error),
+            response_begun: ctx.seen.head_sent.is_some() || session.response_written().is_some(),
+            idempotent: ctx.method.is_idempotent(),
+            no_body_taken: ctx.body.up == 0 && ctx.body.request_done,
+            body_kept: !session.downstream_session.retry_buffer_truncated(),
+            sandbox_ended: ctx.place.as_ref().is_some_and(|place| place.live.ended().is_some()),
+        });
+        if again(ctx, &mut error, &failed, Instant::now()) {
+            // Pingora hands out again what it has kept of the body.
             ctx.body.replayed = ctx.body.up;
             self.metrics.upstream_retries.inc();
         }
         error
     }
+}
+
+/// Has another attempt follow, or none, as [`retry::next`] decides; whether one does.
+fn again(ctx: &mut Context, error: &mut Error, failed: &Failure, now: Instant) -> bool {
+    let next = retry::next(failed, &ctx.attempts.tally, now);
+    error.set_retry(next.is_some());
+    ctx.attempts.next = next.unwrap_or_default();
+    next.is_some()
 }
 
 /// Whether the upstream connection ended under the request.
