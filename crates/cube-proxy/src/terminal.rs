@@ -15,6 +15,15 @@ pub fn takes_colour(output: &impl IsTerminal) -> bool {
     takes_escapes(output) && !wants_none(std::env::var_os("NO_COLOR").as_deref())
 }
 
+/// What the command line's own messages are told: their library takes a terminal for a colourful one
+/// wherever `CI` is set, whatever `TERM` says.
+#[must_use]
+pub fn colour_choice() -> clap::ColorChoice {
+    let none =
+        is_dumb(std::env::var_os("TERM").as_deref()) || wants_none(std::env::var_os("NO_COLOR").as_deref());
+    if none { clap::ColorChoice::Never } else { clap::ColorChoice::Auto }
+}
+
 fn is_dumb(term: Option<&OsStr>) -> bool {
     term.is_some_and(|term| term.is_empty() || term == "dumb")
 }

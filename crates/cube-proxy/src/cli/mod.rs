@@ -16,7 +16,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::demo;
 use crate::error::{EXIT_CONFIG, StartError};
@@ -99,7 +99,8 @@ pub fn main() -> ExitCode {
     if let Some(code) = crate::upgrade::launcher::main() {
         return code;
     }
-    let cli = match Cli::try_parse() {
+    let parsed = Cli::command().color(crate::terminal::colour_choice()).try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version come this way too; to a closed pipe nothing can be said.
