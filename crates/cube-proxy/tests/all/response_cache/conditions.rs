@@ -152,7 +152,7 @@ async fn age_goes_on_from_what_the_answer_came_with_and_nothing_stale_is_served(
     let (origin, sandbox) = sandbox_of(
         env,
         &[
-            ("Cache-Control", "public, max-age=102, stale-while-revalidate=600, stale-if-error=600"),
+            ("Cache-Control", "public, max-age=104, stale-while-revalidate=600, stale-if-error=600"),
             ("Age", "100"),
         ],
     )
@@ -168,12 +168,17 @@ async fn age_goes_on_from_what_the_answer_came_with_and_nothing_stale_is_served(
             break answer;
         }
         ages.push(answer.headers.all("age").join(","));
-        assert!(stored.elapsed() < std::time::Duration::from_secs(10), "it is served for too long");
+        assert!(stored.elapsed() < std::time::Duration::from_secs(60), "it is served for too long");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     };
-    assert!(stored.elapsed() >= std::time::Duration::from_secs(1), "it was fresh for longer");
+    assert!(stored.elapsed() >= std::time::Duration::from_secs(3), "it was fresh for longer");
     ages.dedup();
-    assert!(ages == ["100", "101"] || ages == ["101"], "{ages:?}");
+    // A machine that was away for a second skips a value: what is served only has to grow, from what
+    // came with the response, and to end where it is no longer fresh.
+    let mut values: Vec<u32> = ages.iter().map(|age| age.parse().expect("one number")).collect();
+    assert!(values.is_sorted() && values.first() >= Some(&100) && values.last() < Some(&104), "{ages:?}");
+    values.retain(|age| *age > 100);
+    assert!(!values.is_empty(), "it never grew: {ages:?}");
     is_miss(&second);
     assert_eq!(second.text(), "2");
     // Not even when there is nothing else to serve.
