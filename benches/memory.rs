@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use allocation_counter::measure;
 use cube_resolver::{AddressGuard, Lookup, TokenVerdict, authorise, route};
-use cube_route::{Listener, RequestHead, Rules, read};
+use cube_route::{ListenerKind, RequestHead, Rules, parse_request};
 use http::{HeaderMap, HeaderValue, Method, Version, header};
 use pingora_core::upstreams::peer::HttpPeer;
 use serde_json::json;
@@ -48,14 +48,14 @@ fn run(entries: usize) -> Option<bool> {
         target: b"/files/list?path=%2Fhome",
         authority: None,
         headers: &headers,
-        listener: Listener::Data,
+        listener: ListenerKind::Data,
     };
     let rules = Rules::default();
     let guard = AddressGuard::new(None, 1024..=65535, Vec::new());
     let node_ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
 
     let mut target = None;
-    let parse = measure(|| target = read(&head, &rules).ok().and_then(|request| request.target));
+    let parse = measure(|| target = parse_request(&head, &rules).ok().and_then(|request| request.target));
     let target = target?;
     let mut found = None;
     let lookup = measure(|| found = resolver.cached(target.id.as_str()));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use cube_edge::{AccessLog, AccessLogSettings, EdgeMetrics, Entry, Reason, Retcode, UpstreamTry};
 use cube_resolver::{AddressGuard, Lookup, Resolver, authorise, route};
-use cube_route::{Listener, Port, RequestHead, Rules, SandboxId, WayBack, read};
+use cube_route::{ListenerKind, Port, RequestHead, ResponseRewrite, Rules, SandboxId, parse_request};
 use http::{HeaderMap, HeaderValue, Method, Version, header};
 use prometheus::Registry;
 
@@ -49,10 +49,10 @@ fn parse(c: &mut Criterion) {
             target,
             authority: None,
             headers,
-            listener: Listener::Data,
+            listener: ListenerKind::Data,
         };
-        assert!(read(&head, &rules).is_ok_and(|request| request.target.is_some()), "{form}");
-        group.bench_function(form, |b| b.iter(|| read(black_box(&head), &rules)));
+        assert!(parse_request(&head, &rules).is_ok_and(|request| request.target.is_some()), "{form}");
+        group.bench_function(form, |b| b.iter(|| parse_request(black_box(&head), &rules)));
     }
 }
 
@@ -109,7 +109,7 @@ fn token(c: &mut Criterion) {
 }
 
 fn answer_rewriting(c: &mut Criterion) {
-    let back = WayBack {
+    let back = ResponseRewrite {
         prefix: Some("/sandbox/7c8fbcd45ffe450fb8f7fb223ad45507/8080"),
         client_host: "127.0.0.1:8081",
         client_scheme: "http",
@@ -118,7 +118,7 @@ fn answer_rewriting(c: &mut Criterion) {
     };
     let cookie = b"session=0123456789abcdef; Path=/; Domain=example.org; HttpOnly; SameSite=Lax";
     assert!(back.location(b"/login?next=%2F").is_some() && back.set_cookie(cookie).is_some());
-    let mut group = c.benchmark_group("way_back");
+    let mut group = c.benchmark_group("response_rewrite");
     group.bench_function("location_relative", |b| b.iter(|| back.location(black_box(b"/login?next=%2F"))));
     group.bench_function("location_absolute", |b| {
         b.iter(|| back.location(black_box(b"http://127.0.0.1:8081/login?next=%2F")));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cube_route::{BadRequest, Listener, Port, RequestHead, envd_control_route, sandbox_view};
+use cube_route::{BadRequest, ListenerKind, Port, RequestHead, envd_control_route, forwarded_headers};
 use http::{Method, Version, header};
 use pingora_core::protocols::http::HttpTask;
 use pingora_core::{Error, ErrorType, Result};
@@ -89,7 +89,7 @@ impl Shared {
         let body_empty = session.is_body_empty();
         let request = session.req_header_mut();
         ctx.method = request.method.clone();
-        if let Some(id) = sandbox_view::request_id(&request.headers)
+        if let Some(id) = forwarded_headers::request_id(&request.headers)
             && let Ok(id) = http::HeaderValue::from_str(id)
         {
             ctx.request_id = id;
@@ -100,7 +100,7 @@ impl Shared {
         // Who asks, as far as peers in front are believed.
         let peer = origin.conn.peer.ip().to_canonical();
         let forwarded =
-            sandbox_view::forwarded_for(&request.headers, peer, |address| settings.trusts(address));
+            forwarded_headers::forwarded_for(&request.headers, peer, |address| settings.trusts(address));
         ctx.seen.real_ip = Some(forwarded.real_ip);
         ctx.seen.forwarded_for = forwarded.chain.and_then(|chain| http::HeaderValue::from_str(&chain).ok());
 
@@ -108,14 +108,18 @@ impl Shared {
         let target = Bytes::copy_from_slice(request.raw_path());
         let authority =
             if request.version == Version::HTTP_2 { request.uri.authority().cloned() } else { None };
-        let read = cube_route::read(
+        let read = cube_route::parse_request(
             &RequestHead {
                 version: request.version,
                 method: &request.method,
                 target: &target,
                 authority: authority.as_ref().map(http::uri::Authority::as_str),
                 headers: &request.headers,
-                listener: if origin.conn.speaks == Speaks::Grpc { Listener::Grpc } else { Listener::Data },
+                listener: if origin.conn.speaks == Speaks::Grpc {
+                    ListenerKind::Grpc
+                } else {
+                    ListenerKind::Data
+                },
             },
             &settings.rules,
         );
@@ -361,7 +365,7 @@ fn h2_head_len(headers: &http::HeaderMap) -> usize {
 /// goes, so that the engine sees none either (connections.md, WebSocket and upgrades).
 fn keep_real_upgrade(
     request: &mut pingora_http::RequestHeader,
-    target: &Option<cube_route::Target>,
+    target: &Option<cube_route::SandboxTarget>,
     settings: &crate::settings::Settings,
 ) -> bool {
     let nominated = crate::forward::connection_tokens(&request.headers)

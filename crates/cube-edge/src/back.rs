@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cube_route::{Form, REMOVED_IN_PATH_FORM, WayBack};
+use cube_route::{REMOVED_IN_PATH_FORM, ResponseRewrite, RoutingForm};
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::ResponseHeader;
@@ -81,7 +81,7 @@ impl Shared {
         }
         self.answered(ctx, status.as_u16());
         if matches!(ctx.destination, Destination::Sandbox(_)) {
-            way_back(session, response, ctx)?;
+            response_rewrite(session, response, ctx)?;
         }
         self.tell_of_cache(session, response, ctx)?;
         response.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
@@ -241,9 +241,9 @@ fn well_framed(response: &mut ResponseHeader) -> Result<bool> {
 }
 
 /// Moves what the sandbox says about places back to where the client sees them.
-fn way_back(session: &Session, response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
+fn response_rewrite(session: &Session, response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
     let Some(target) = &ctx.target else { return Ok(()) };
-    if target.form != Form::Path && ctx.masked_host.is_none() {
+    if target.form != RoutingForm::Path && ctx.masked_host.is_none() {
         return Ok(());
     }
     let client_host = std::str::from_utf8(&ctx.host).unwrap_or_default();
@@ -252,7 +252,7 @@ fn way_back(session: &Session, response: &mut ResponseHeader, ctx: &Context) -> 
         Some(proto) if proto.as_bytes() == b"https" => "https",
         _ => "http",
     };
-    let back = WayBack {
+    let back = ResponseRewrite {
         prefix: target.prefix(origin_form),
         client_host,
         client_scheme: scheme,

@@ -6,7 +6,7 @@
 //! whom, is decided on the request that follows.
 
 use bytes::Bytes;
-use cube_route::Form;
+use cube_route::RoutingForm;
 use http::{HeaderValue, Method, Version, header};
 use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -68,7 +68,7 @@ pub(crate) fn bare_path(request: &RequestHeader, ctx: &Context) -> Option<Vec<u8
 
 /// The origin form with a slash behind the prefix; none where something stands there.
 fn with_slash(ctx: &Context, raw: &[u8]) -> Option<Vec<u8>> {
-    let target = ctx.target.as_ref().filter(|target| target.form == Form::Path)?;
+    let target = ctx.target.as_ref().filter(|target| target.form == RoutingForm::Path)?;
     let origin_form = ctx.origin_form(raw);
     let prefix = target.prefix(origin_form)?.as_bytes();
     let rest = origin_form.strip_prefix(prefix)?;

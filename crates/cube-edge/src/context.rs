@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use cube_breaker::Permit;
 use cube_resolver::{Entry, Route};
-use cube_route::Target;
+use cube_route::SandboxTarget;
 use http::{HeaderValue, Method};
 
 use crate::access_log::UpstreamTry;
@@ -72,7 +72,7 @@ pub struct Context {
     pub(crate) host: Bytes,
     /// The origin form of the target where it differs from the raw one (absolute form).
     pub(crate) origin_form: Option<Bytes>,
-    pub(crate) target: Option<Target>,
+    pub(crate) target: Option<SandboxTarget>,
     pub(crate) destination: Destination,
     /// The request's place among those of its sandbox.
     pub(crate) place: Option<Place>,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use cube_route::{WayUp, sandbox_view};
+use cube_route::{RequestRewrite, forwarded_headers};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::RequestHeader;
@@ -57,7 +57,7 @@ impl Shared {
             say_empty_body(request, ctx)?;
         }
 
-        way_up(request, ctx, client.raw_path())?;
+        request_rewrite(request, ctx, client.raw_path())?;
         let host = HeaderValue::from_maybe_shared(ctx.host.clone())
             .or_err(ErrorType::InternalError, "a host as a header")?;
         match (&ctx.masked_host, &ctx.destination) {
@@ -67,8 +67,11 @@ impl Shared {
             _ => request.insert_header(header::HOST, &host)?,
         }
         request.insert_header("X-Forwarded-Host", host)?;
-        let proto =
-            sandbox_view::forwarded_proto(&client.headers, trusted, origin.conn.speaks.scheme() == "https");
+        let proto = forwarded_headers::forwarded_proto(
+            &client.headers,
+            trusted,
+            origin.conn.speaks.scheme() == "https",
+        );
         let proto = HeaderValue::from_static(proto);
         request.insert_header("X-Forwarded-Proto", &proto)?;
         ctx.seen.forwarded_proto = Some(proto);
@@ -107,7 +110,7 @@ fn say_empty_body(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
 }
 
 /// Has the headers that name the client's own host, or the prefix, name what the sandbox knows.
-fn way_up(request: &mut RequestHeader, ctx: &Context, raw: &[u8]) -> Result<()> {
+fn request_rewrite(request: &mut RequestHeader, ctx: &Context, raw: &[u8]) -> Result<()> {
     let (Some(target), Destination::Sandbox(_)) = (&ctx.target, &ctx.destination) else { return Ok(()) };
     let prefix = target.prefix(ctx.origin_form(raw));
     if prefix.is_none() && ctx.masked_host.is_none() {
@@ -115,7 +118,7 @@ fn way_up(request: &mut RequestHeader, ctx: &Context, raw: &[u8]) -> Result<()> 
     }
     let client_host = std::str::from_utf8(&ctx.host).unwrap_or_default();
     let upstream_host = ctx.masked_host.as_ref().map_or(client_host, header_text);
-    let way = WayUp { prefix, client_host, upstream_host };
+    let way = RequestRewrite { prefix, client_host, upstream_host };
     rewrite(request, &header::ORIGIN, |value| way.origin(value))?;
     rewrite(request, &header::REFERER, |value| way.referer(value))?;
     rewrite(request, &DESTINATION, |value| way.destination(value))
@@ -146,7 +149,7 @@ fn rewrite(
 }
 
 fn has_prefix(ctx: &Context) -> bool {
-    ctx.target.as_ref().is_some_and(|target| target.form == cube_route::Form::Path)
+    ctx.target.as_ref().is_some_and(|target| target.form == cube_route::RoutingForm::Path)
 }
 
 /// The field names that `Connection` nominates.
@@ -208,8 +211,8 @@ fn remove_reserved(
         .keys()
         .filter(|name| {
             let name = name.as_str();
-            (!trusted && sandbox_view::is_reserved_header(name))
-                || (!keep_credentials && sandbox_view::is_credential(name))
+            (!trusted && forwarded_headers::is_reserved_header(name))
+                || (!keep_credentials && forwarded_headers::is_credential(name))
         })
         .cloned()
         .collect();

@@ -10,7 +10,7 @@ use cube_breaker::Verdict;
 use cube_lifecycle::{Gate, Held, Refusal};
 use cube_metadata::Field;
 use cube_resolver::{Entry, Lookup, RouteError, TokenVerdict};
-use cube_route::{Port, Target};
+use cube_route::{Port, SandboxTarget};
 use http::HeaderValue;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::Session;
@@ -95,7 +95,7 @@ impl Shared {
         }
     }
 
-    async fn look_up(&self, target: &Target, afresh: bool) -> Result<Arc<Entry>, Fault> {
+    async fn look_up(&self, target: &SandboxTarget, afresh: bool) -> Result<Arc<Entry>, Fault> {
         let looked_up = if afresh {
             self.resolver.lookup_fresh(&target.id).await
         } else if let Some(cached) = self.resolver.cached(target.id.as_str()) {
@@ -117,7 +117,7 @@ impl Shared {
         &self,
         session: &Session,
         ctx: &mut Context,
-        target: &Target,
+        target: &SandboxTarget,
         entry: &Entry,
     ) -> Result<(), Fault> {
         if ctx.settings.exempt_ports.contains(&target.port) {
@@ -137,7 +137,7 @@ impl Shared {
     fn take_place(
         &self,
         ctx: &mut Context,
-        target: &Target,
+        target: &SandboxTarget,
         origin: &Origin,
         entry: &Entry,
     ) -> Result<(), Fault> {
@@ -164,7 +164,7 @@ impl Shared {
     fn dispatch(
         &self,
         ctx: &mut Context,
-        target: &Target,
+        target: &SandboxTarget,
         origin: &Origin,
         entry: Arc<Entry>,
     ) -> Result<(), Fault> {

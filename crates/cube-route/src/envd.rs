@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use crate::target::path_of;
 
 /// The routes of envd that are the control plane's.
-const ROUTES: [&str; 7] = ["/init", "/freeze", "/unfreeze", "/fsfreeze", "/fsthaw", "/collapse", "/upgrade"];
+const CONTROL_ROUTES: [&str; 7] =
+    ["/init", "/freeze", "/unfreeze", "/fsfreeze", "/fsthaw", "/collapse", "/upgrade"];
 
 /// The control route that a path reaches on envd, as cleaned; none for every other path. The
 /// query does not matter.
@@ -15,7 +16,7 @@ const ROUTES: [&str; 7] = ["/init", "/freeze", "/unfreeze", "/fsfreeze", "/fstha
 /// An escape that is none is left as it is.
 #[must_use]
 pub fn envd_control_route(path_and_query: &[u8]) -> Option<&'static str> {
-    let path = decode(path_of(path_and_query));
+    let path = percent_decode(path_of(path_and_query));
     // From the right, a segment stays unless a `..` further right has taken it. All routes have
     // one segment, so a second one that stays ends the search.
     let mut taken = 0usize;
@@ -30,11 +31,11 @@ pub fn envd_control_route(path_and_query: &[u8]) -> Option<&'static str> {
         }
     }
     let only = only?;
-    ROUTES.into_iter().find(|route| route.as_bytes().strip_prefix(b"/") == Some(only))
+    CONTROL_ROUTES.into_iter().find(|route| route.as_bytes().strip_prefix(b"/") == Some(only))
 }
 
 /// `path` with its escapes decoded, once.
-fn decode(path: &[u8]) -> Cow<'_, [u8]> {
+fn percent_decode(path: &[u8]) -> Cow<'_, [u8]> {
     if !path.contains(&b'%') {
         return Cow::Borrowed(path);
     }
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn every_spelling_of_a_control_route_is_found() {
-        for route in ROUTES {
+        for route in CONTROL_ROUTES {
             assert_eq!(envd_control_route(route.as_bytes()), Some(route));
         }
         for spelling in [
@@ -142,6 +143,6 @@ mod tests {
 
     #[test]
     fn escapes_are_decoded_once_and_broken_ones_kept() {
-        assert_eq!(decode(b"%41%4a%2541%%41%4"), b"AJ%41%A%4".as_slice());
+        assert_eq!(percent_decode(b"%41%4a%2541%%41%4"), b"AJ%41%A%4".as_slice());
     }
 }

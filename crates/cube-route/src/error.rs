@@ -1,6 +1,6 @@
 //! Why a request head names no sandbox, in words that `explain` and a log can show.
 
-use crate::name::{Form, NameError};
+use crate::name::{NameError, RoutingForm};
 
 /// Why a request is answered with 400 (`310400`). The texts name the rule, never the bytes sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -35,10 +35,10 @@ pub enum BadRequest {
     TargetUtf8,
     /// The form applies, but its sandbox id is none.
     #[error("the {} form applies, but its sandbox id is not 1 to 128 of A-Z a-z 0-9 _ -", .0.as_str())]
-    Id(Form),
+    Id(RoutingForm),
     /// The form applies, but its port is none.
     #[error("the {} form applies, but its port is not 1 to 65535 without sign or leading zero", .0.as_str())]
-    Port(Form),
+    Port(RoutingForm),
     /// One of `E2b-Sandbox-Id` and `E2b-Sandbox-Port` without the other, on a shared host.
     #[error("the header form needs both E2b-Sandbox-Id and E2b-Sandbox-Port")]
     HeaderPair,
@@ -48,7 +48,7 @@ pub enum BadRequest {
     /// The path begins with `/sandbox` and does not go on with `/<id>/<port>`.
     #[error("the path form is /sandbox/<id>/<port>[/<rest>]")]
     PathForm,
-    /// No form applies; [`crate::read`] leaves this verdict to its caller, which may know the
+    /// No form applies; [`crate::parse_request`] leaves this verdict to its caller, which may know the
     /// host as the control plane's.
     #[error("neither host, headers nor path name a sandbox")]
     NoForm,
@@ -56,7 +56,7 @@ pub enum BadRequest {
 
 impl BadRequest {
     /// The error of a name that does not parse, in the form that it stood in.
-    pub(crate) fn name(form: Form, error: NameError) -> Self {
+    pub(crate) fn name(form: RoutingForm, error: NameError) -> Self {
         match error {
             NameError::Id => BadRequest::Id(form),
             NameError::Port => BadRequest::Port(form),

@@ -115,7 +115,7 @@ impl fmt::Display for Port {
 
 /// How a request named its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Form {
+pub enum RoutingForm {
     /// `<port>-<id>[.<domain>]` in Host or `:authority`.
     Host,
     /// `E2b-Sandbox-Id` and `E2b-Sandbox-Port` on a shared host.
@@ -124,14 +124,14 @@ pub enum Form {
     Path,
 }
 
-impl Form {
+impl RoutingForm {
     /// The name in metrics and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Form::Host => "host",
-            Form::Header => "header",
-            Form::Path => "path",
+            RoutingForm::Host => "host",
+            RoutingForm::Header => "header",
+            RoutingForm::Path => "path",
         }
     }
 }

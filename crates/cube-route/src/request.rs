@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, Method, Version, header};
 
 use crate::error::BadRequest;
 use crate::host::ClientHost;
-use crate::name::{Form, Port, SandboxId};
+use crate::name::{Port, RoutingForm, SandboxId};
 use crate::rules::Rules;
 use crate::target::{RawTarget, path_of};
 
@@ -17,7 +17,7 @@ pub(crate) static SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbo
 
 /// Which kind of listener took the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listener {
+pub enum ListenerKind {
     /// HTTP or HTTPS.
     Data,
     /// The plaintext HTTP/2 listener for gRPC, where a host may do without a domain.
@@ -39,12 +39,12 @@ pub struct RequestHead<'a> {
     /// The headers as received.
     pub headers: &'a HeaderMap,
     /// The listener that took the request.
-    pub listener: Listener,
+    pub listener: ListenerKind,
 }
 
 /// A well-formed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct ParsedRequest<'a> {
     /// The client's Host (on HTTP/2 its `:authority`), as sent.
     pub host: &'a str,
     /// The same, taken apart.
@@ -52,23 +52,23 @@ pub struct Request<'a> {
     /// Path and query in origin form, the client's bytes; `*` with OPTIONS.
     pub origin_form: Cow<'a, [u8]>,
     /// What the request names; none if no form applies.
-    pub target: Option<Target>,
+    pub target: Option<SandboxTarget>,
 }
 
 /// The sandbox and port that a request names, and how it did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct SandboxTarget {
     /// The sandbox.
     pub id: SandboxId,
     /// The port inside it.
     pub port: Port,
     /// How they were named.
-    pub form: Form,
+    pub form: RoutingForm,
     /// Bytes of `/sandbox/<id>/<port>` at the head of the origin form; 0 but in the path form.
     prefix_len: u8,
 }
 
-impl Target {
+impl SandboxTarget {
     /// Path form: `/sandbox/<id>/<port>` as the client wrote it. `origin_form` is the one that
     /// this target was read from.
     #[must_use]
@@ -110,10 +110,10 @@ impl Target {
 ///
 /// # Errors
 /// The rule that the request breaks. A request to which no form applies is no error here
-/// ([`Request::target`] is none), since it may be the control plane's.
-pub fn read<'a>(head: &RequestHead<'a>, rules: &Rules) -> Result<Request<'a>, BadRequest> {
-    let (text, host) = read_host(head)?;
-    let raw = RawTarget::read(head.version, head.method, head.target)?;
+/// ([`ParsedRequest::target`] is none), since it may be the control plane's.
+pub fn parse_request<'a>(head: &RequestHead<'a>, rules: &Rules) -> Result<ParsedRequest<'a>, BadRequest> {
+    let (text, host) = parse_host(head)?;
+    let raw = RawTarget::parse(head.version, head.method, head.target)?;
     if let Some((authority, default_port)) = raw.authority
         && !authority.same_with_default(&host, default_port)
     {
@@ -127,11 +127,11 @@ pub fn read<'a>(head: &RequestHead<'a>, rules: &Rules) -> Result<Request<'a>, Ba
             None => path_form(&origin_form)?,
         },
     };
-    Ok(Request { host: text, client_host: host, origin_form, target })
+    Ok(ParsedRequest { host: text, client_host: host, origin_form, target })
 }
 
 /// The one Host of the request.
-fn read_host<'a>(head: &RequestHead<'a>) -> Result<(&'a str, ClientHost<'a>), BadRequest> {
+fn parse_host<'a>(head: &RequestHead<'a>) -> Result<(&'a str, ClientHost<'a>), BadRequest> {
     let parse = |text: &'a str| {
         if text.is_empty() {
             return Err(BadRequest::HostEmpty);
@@ -153,7 +153,11 @@ fn read_host<'a>(head: &RequestHead<'a>) -> Result<(&'a str, ClientHost<'a>), Ba
 }
 
 /// `<port>-<id>[.<domain>]`.
-fn host_form(host: &ClientHost<'_>, rules: &Rules, listener: Listener) -> Result<Option<Target>, BadRequest> {
+fn host_form(
+    host: &ClientHost<'_>,
+    rules: &Rules,
+    listener: ListenerKind,
+) -> Result<Option<SandboxTarget>, BadRequest> {
     if host.ip().is_some() {
         return Ok(None);
     }
@@ -167,7 +171,7 @@ fn host_form(host: &ClientHost<'_>, rules: &Rules, listener: Listener) -> Result
         Some((id, _client_id)) if rules.client_id_suffix() => id,
         _ => id,
     };
-    target(Form::Host, id, port).map(Some)
+    sandbox_target(RoutingForm::Host, id, port).map(Some)
 }
 
 /// `E2b-Sandbox-Id` and `E2b-Sandbox-Port`, on a host that names no sandbox of its own.
@@ -175,35 +179,35 @@ fn header_form(
     host: &ClientHost<'_>,
     headers: &HeaderMap,
     rules: &Rules,
-    listener: Listener,
-) -> Result<Option<Target>, BadRequest> {
+    listener: ListenerKind,
+) -> Result<Option<SandboxTarget>, BadRequest> {
     if !is_shared(host, rules, listener) {
         return Ok(None);
     }
-    match (only(headers, &SANDBOX_ID)?, only(headers, &SANDBOX_PORT)?) {
+    match (single_header(headers, &SANDBOX_ID)?, single_header(headers, &SANDBOX_PORT)?) {
         (None, None) => Ok(None),
         (Some(id), Some(port)) => {
-            let id = std::str::from_utf8(id).map_err(|_| BadRequest::Id(Form::Header))?;
-            let port = std::str::from_utf8(port).map_err(|_| BadRequest::Port(Form::Header))?;
-            target(Form::Header, id, port).map(Some)
+            let id = std::str::from_utf8(id).map_err(|_| BadRequest::Id(RoutingForm::Header))?;
+            let port = std::str::from_utf8(port).map_err(|_| BadRequest::Port(RoutingForm::Header))?;
+            sandbox_target(RoutingForm::Header, id, port).map(Some)
         }
         _ => Err(BadRequest::HeaderPair),
     }
 }
 
 /// An IP literal, `localhost`, or `sandbox.<domain>`.
-fn is_shared(host: &ClientHost<'_>, rules: &Rules, listener: Listener) -> bool {
+fn is_shared(host: &ClientHost<'_>, rules: &Rules, listener: ListenerKind) -> bool {
     if host.ip().is_some() || host.name().eq_ignore_ascii_case("localhost") {
         return true;
     }
     let (label, domain) = host.labels();
     label.eq_ignore_ascii_case("sandbox")
-        && (domain.is_some() || listener == Listener::Grpc)
+        && (domain.is_some() || listener == ListenerKind::Grpc)
         && rules.allow(domain, listener)
 }
 
 /// The one value of a header, if it is there.
-fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h [u8]>, BadRequest> {
+fn single_header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h [u8]>, BadRequest> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     if values.next().is_some() {
@@ -213,7 +217,7 @@ fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h [u8]
 }
 
 /// `/sandbox/<id>/<port>[/<rest>]`.
-fn path_form(origin_form: &[u8]) -> Result<Option<Target>, BadRequest> {
+fn path_form(origin_form: &[u8]) -> Result<Option<SandboxTarget>, BadRequest> {
     let path = path_of(origin_form);
     let Some(rest) = path.strip_prefix(b"/sandbox") else { return Ok(None) };
     if !matches!(rest.first(), None | Some(b'/')) {
@@ -224,18 +228,18 @@ fn path_form(origin_form: &[u8]) -> Result<Option<Target>, BadRequest> {
         return Err(BadRequest::PathForm);
     };
     let prefix_len = "/sandbox//".len() + id.len() + port.len();
-    let id = std::str::from_utf8(id).map_err(|_| BadRequest::Id(Form::Path))?;
-    let port = std::str::from_utf8(port).map_err(|_| BadRequest::Port(Form::Path))?;
-    let mut target = target(Form::Path, id, port)?;
+    let id = std::str::from_utf8(id).map_err(|_| BadRequest::Id(RoutingForm::Path))?;
+    let port = std::str::from_utf8(port).map_err(|_| BadRequest::Port(RoutingForm::Path))?;
+    let mut target = sandbox_target(RoutingForm::Path, id, port)?;
     // Cannot fail: id and port have passed, 10 + 128 + 5 bytes at most.
     target.prefix_len = u8::try_from(prefix_len).map_err(|_| BadRequest::PathForm)?;
     Ok(Some(target))
 }
 
-fn target(form: Form, id: &str, port: &str) -> Result<Target, BadRequest> {
+fn sandbox_target(form: RoutingForm, id: &str, port: &str) -> Result<SandboxTarget, BadRequest> {
     let port = Port::parse(port).map_err(|error| BadRequest::name(form, error))?;
     let id = SandboxId::parse(id).map_err(|error| BadRequest::name(form, error))?;
-    Ok(Target { id, port, form, prefix_len: 0 })
+    Ok(SandboxTarget { id, port, form, prefix_len: 0 })
 }
 
 #[cfg(test)]

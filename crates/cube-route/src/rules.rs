@@ -2,7 +2,7 @@
 
 use crate::error::RulesError;
 use crate::host::ClientHost;
-use crate::request::Listener;
+use crate::request::ListenerKind;
 
 /// What `routing.domains` and the dialect say about hosts. Read only; swapped whole on reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,13 +44,13 @@ impl Rules {
 
     /// Whether what follows the first label lets that label name something. `None`: a bare label,
     /// enough on the gRPC listener and wherever no domain is configured.
-    pub(crate) fn allow(&self, domain: Option<&str>, listener: Listener) -> bool {
+    pub(crate) fn allow(&self, domain: Option<&str>, listener: ListenerKind) -> bool {
         if self.domains.is_empty() {
             return true;
         }
         match domain {
             Some(domain) => self.domains.iter().any(|known| known.eq_ignore_ascii_case(domain)),
-            None => listener == Listener::Grpc,
+            None => listener == ListenerKind::Grpc,
         }
     }
 }
@@ -90,10 +90,10 @@ mod tests {
     #[test]
     fn a_bare_label_needs_no_domain_on_the_grpc_listener_only() {
         let rules = rules(&["cube.app"]).unwrap();
-        assert!(rules.allow(None, Listener::Grpc));
-        assert!(!rules.allow(None, Listener::Data));
-        assert!(rules.allow(Some("CUBE.app"), Listener::Data));
-        assert!(!rules.allow(Some("x.cube.app"), Listener::Grpc));
-        assert!(Rules::default().allow(None, Listener::Data));
+        assert!(rules.allow(None, ListenerKind::Grpc));
+        assert!(!rules.allow(None, ListenerKind::Data));
+        assert!(rules.allow(Some("CUBE.app"), ListenerKind::Data));
+        assert!(!rules.allow(Some("x.cube.app"), ListenerKind::Grpc));
+        assert!(Rules::default().allow(None, ListenerKind::Data));
     }
 }

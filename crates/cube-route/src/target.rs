@@ -17,7 +17,7 @@ pub(crate) struct RawTarget<'a> {
 
 impl<'a> RawTarget<'a> {
     /// Reads origin form, absolute form (HTTP/1 only) and, with OPTIONS, asterisk form.
-    pub(crate) fn read(version: Version, method: &Method, target: &'a [u8]) -> Result<Self, BadRequest> {
+    pub(crate) fn parse(version: Version, method: &Method, target: &'a [u8]) -> Result<Self, BadRequest> {
         match target {
             [b'/', ..] => {
                 check_bytes(target)?;
@@ -27,17 +27,19 @@ impl<'a> RawTarget<'a> {
                 Ok(Self { authority: None, origin_form: Cow::Borrowed(target) })
             }
             _ if version >= Version::HTTP_2 => Err(BadRequest::TargetForm),
-            _ => Self::read_absolute(method, target),
+            _ => Self::parse_absolute_form(method, target),
         }
     }
 
-    fn read_absolute(method: &Method, target: &'a [u8]) -> Result<Self, BadRequest> {
-        let (default_port, rest) =
-            match (strip_no_case(target, b"http://"), strip_no_case(target, b"https://")) {
-                (Some(rest), _) => (80, rest),
-                (None, Some(rest)) => (443, rest),
-                (None, None) => return Err(BadRequest::TargetForm),
-            };
+    fn parse_absolute_form(method: &Method, target: &'a [u8]) -> Result<Self, BadRequest> {
+        let (default_port, rest) = match (
+            strip_prefix_ignore_case(target, b"http://"),
+            strip_prefix_ignore_case(target, b"https://"),
+        ) {
+            (Some(rest), _) => (80, rest),
+            (None, Some(rest)) => (443, rest),
+            (None, None) => return Err(BadRequest::TargetForm),
+        };
         let end = rest.iter().position(|b| matches!(b, b'/' | b'?' | b'#')).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at_checked(end).ok_or(BadRequest::TargetAuthority)?;
         check_bytes(rest)?;
@@ -57,7 +59,7 @@ impl<'a> RawTarget<'a> {
 }
 
 /// `text` without `prefix`, which is compared without case.
-pub(crate) fn strip_no_case<'t>(text: &'t [u8], prefix: &[u8]) -> Option<&'t [u8]> {
+pub(crate) fn strip_prefix_ignore_case<'t>(text: &'t [u8], prefix: &[u8]) -> Option<&'t [u8]> {
     let (start, rest) = text.split_at_checked(prefix.len())?;
     start.eq_ignore_ascii_case(prefix).then_some(rest)
 }
@@ -69,19 +71,19 @@ pub(crate) fn path_of(path_and_query: &[u8]) -> &[u8] {
 
 /// A byte that may stand in a path. What may not is refused or altered further on, where it
 /// would no longer be the client's byte.
-fn good_in_path(byte: u8) -> bool {
-    good_in_query(byte) && byte != b'`' || byte == b'"'
+fn is_allowed_in_path(byte: u8) -> bool {
+    is_allowed_in_query(byte) && byte != b'`' || byte == b'"'
 }
 
 /// A byte that may stand in a query.
-fn good_in_query(byte: u8) -> bool {
+fn is_allowed_in_query(byte: u8) -> bool {
     !matches!(byte, 0..=b' ' | 0x7f | b'<' | b'>' | b'#' | b'"')
 }
 
 fn check_bytes(target: &[u8]) -> Result<(), BadRequest> {
     let path = path_of(target);
     let query = target.get(path.len()..).unwrap_or_default();
-    if !path.iter().all(|b| good_in_path(*b)) || !query.iter().all(|b| good_in_query(*b)) {
+    if !path.iter().all(|b| is_allowed_in_path(*b)) || !query.iter().all(|b| is_allowed_in_query(*b)) {
         return Err(BadRequest::TargetByte);
     }
     if !target.is_ascii() && std::str::from_utf8(target).is_err() {
@@ -95,7 +97,7 @@ mod tests {
     use super::*;
 
     fn read(target: &[u8]) -> Result<RawTarget<'_>, BadRequest> {
-        RawTarget::read(Version::HTTP_11, &Method::GET, target)
+        RawTarget::parse(Version::HTTP_11, &Method::GET, target)
     }
 
     fn error(target: &[u8]) -> Option<BadRequest> {
@@ -152,7 +154,7 @@ mod tests {
     #[test]
     fn options_may_ask_for_the_whole_server() {
         let read =
-            |method, version, target| RawTarget::read(version, method, target).map(|read| read.origin_form);
+            |method, version, target| RawTarget::parse(version, method, target).map(|read| read.origin_form);
         let star = Ok(Cow::Borrowed(&b"*"[..]));
         assert_eq!(read(&Method::OPTIONS, Version::HTTP_11, b"*"), star);
         assert_eq!(read(&Method::OPTIONS, Version::HTTP_2, b"*"), star);
@@ -182,7 +184,7 @@ mod tests {
         for bad in ["http://", "http:///x", "http://a@b/", "http://a b/", "http://a\\b/", "http://é/"] {
             assert_eq!(error(bad.as_bytes()), Some(BadRequest::TargetAuthority), "{bad}");
         }
-        let on_h2 = RawTarget::read(Version::HTTP_2, &Method::GET, b"http://h/").err();
+        let on_h2 = RawTarget::parse(Version::HTTP_2, &Method::GET, b"http://h/").err();
         assert_eq!(on_h2, Some(BadRequest::TargetForm));
     }
 }

@@ -1,11 +1,11 @@
 //! What holds for every input, not only for those that somebody thought of.
 
-use cube_route::sandbox_view::{
+use cube_route::forwarded_headers::{
     forwarded_for, forwarded_proto, is_credential, is_reserved_header, request_id,
 };
 use cube_route::{
-    BadRequest, ClientHost, Form, Listener, Port, Request, RequestHead, Rules, SandboxId, WayBack,
-    envd_control_route, read,
+    BadRequest, ClientHost, ListenerKind, ParsedRequest, Port, RequestHead, ResponseRewrite, RoutingForm,
+    Rules, SandboxId, envd_control_route, parse_request,
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
@@ -22,16 +22,16 @@ fn headers_of(pairs: &[(&'static str, Vec<u8>)]) -> HeaderMap {
         .collect()
 }
 
-fn ask<'a>(target: &'a [u8], headers: &'a HeaderMap) -> Result<Request<'a>, BadRequest> {
+fn ask<'a>(target: &'a [u8], headers: &'a HeaderMap) -> Result<ParsedRequest<'a>, BadRequest> {
     let head = RequestHead {
         version: Version::HTTP_11,
         method: &Method::GET,
         target,
         authority: None,
         headers,
-        listener: Listener::Data,
+        listener: ListenerKind::Data,
     };
-    read(&head, &Rules::default())
+    parse_request(&head, &Rules::default())
 }
 
 /// Bytes that lean towards what means something here.
@@ -59,15 +59,15 @@ fn id() -> impl Strategy<Value = String> {
 }
 
 /// One of the functions that move a header value.
-type Move = fn(&WayBack<'static>, &[u8]) -> Option<Vec<u8>>;
+type Move = fn(&ResponseRewrite<'static>, &[u8]) -> Option<Vec<u8>>;
 
-fn way_back() -> impl Strategy<Value = WayBack<'static>> {
+fn response_rewrite() -> impl Strategy<Value = ResponseRewrite<'static>> {
     let hosts = vec!["h.example", "h.example:80", "H.example:443", "mask:1", "127.0.0.1:9000", "[::1]"];
     let host = proptest::sample::select(hosts);
     let prefix = proptest::sample::select(vec![None, Some("/sandbox/Abc/80")]);
     let scheme = proptest::sample::select(vec!["http", "https"]);
     (prefix, host.clone(), scheme, host).prop_map(|(prefix, client_host, client_scheme, upstream_host)| {
-        WayBack { prefix, client_host, client_scheme, upstream_host, container_port: 80 }
+        ResponseRewrite { prefix, client_host, client_scheme, upstream_host, container_port: 80 }
     })
 }
 
@@ -92,10 +92,10 @@ proptest! {
             target: &target,
             authority: authority.as_deref(),
             headers: &headers,
-            listener: if grpc { Listener::Grpc } else { Listener::Data },
+            listener: if grpc { ListenerKind::Grpc } else { ListenerKind::Data },
         };
         let rules = Rules::new(&["cube.app".to_owned()], suffix).unwrap();
-        if let Ok(request) = read(&head, &rules) && let Some(target) = request.target {
+        if let Ok(request) = parse_request(&head, &rules) && let Some(target) = request.target {
             let _ = target.prefix(&request.origin_form);
             let upstream = target.upstream_target(&request.origin_form).into_owned();
             prop_assert!(upstream.starts_with(b"/") || upstream == b"*");
@@ -116,7 +116,7 @@ proptest! {
         let headers = headers_of(&[("host", format!("{port}-{id}{domain}").into_bytes())]);
         let target = ask(b"/", &headers).unwrap().target.unwrap();
         prop_assert_eq!(target.id.as_str(), id.to_ascii_lowercase());
-        prop_assert_eq!((target.port.get(), target.form), (port, Form::Host));
+        prop_assert_eq!((target.port.get(), target.form), (port, RoutingForm::Host));
         let again = headers_of(&[("host", target.host_label().into_bytes())]);
         prop_assert_eq!(ask(b"/", &again).unwrap().target.unwrap(), target);
     }
@@ -175,19 +175,19 @@ proptest! {
             ("e2b-sandbox-id", id),
             ("e2b-sandbox-port", port),
         ]);
-        if let Ok(Request { target: Some(target), .. }) = ask(&target, &headers) {
+        if let Ok(ParsedRequest { target: Some(target), .. }) = ask(&target, &headers) {
             let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
             prop_assert!((1..=128).contains(&target.id.as_str().len()) && target.id.as_str().bytes().all(good));
         }
     }
 
     #[test]
-    fn the_way_back_changes_a_value_once(way in way_back(), value in telling_bytes()) {
+    fn the_way_back_changes_a_value_once(way in response_rewrite(), value in telling_bytes()) {
         let functions: [(&str, Move); 4] = [
-            ("location", WayBack::location),
-            ("refresh", WayBack::refresh),
-            ("set_cookie", WayBack::set_cookie),
-            ("service_worker_allowed", WayBack::service_worker_allowed),
+            ("location", ResponseRewrite::location),
+            ("refresh", ResponseRewrite::refresh),
+            ("set_cookie", ResponseRewrite::set_cookie),
+            ("service_worker_allowed", ResponseRewrite::service_worker_allowed),
         ];
         for (name, function) in functions {
             if let Some(once) = function(&way, &value) {
@@ -201,7 +201,7 @@ proptest! {
 
     #[test]
     fn a_moved_path_is_under_the_prefix(value in "/[a-z.][!-~]{0,20}") {
-        let way = WayBack {
+        let way = ResponseRewrite {
             prefix: Some("/sandbox/Abc/80"),
             client_host: "h",
             client_scheme: "http",

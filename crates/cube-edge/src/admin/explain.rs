@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cube_lifecycle::Outlook;
 use cube_metadata::{Access, Field};
 use cube_resolver::{Entry, Lookup, Route, RouteError, TokenVerdict};
-use cube_route::{Listener, Port, RequestHead, Target, envd_control_route};
+use cube_route::{ListenerKind, Port, RequestHead, SandboxTarget, envd_control_route};
 use http::{Method, Version, header};
 use serde_json::{Map, Value, json};
 
@@ -30,7 +30,7 @@ pub(crate) struct Explanation {
 
 /// Where a request goes in the end.
 enum End {
-    Sandbox { target: Target, route: Route, host: String, path: String, after: Option<&'static str> },
+    Sandbox { target: SandboxTarget, route: Route, host: String, path: String, after: Option<&'static str> },
     ControlPlane { address: String },
 }
 
@@ -118,7 +118,7 @@ impl Explanation {
         shared: &Shared,
         settings: &Settings,
         question: &Question,
-        named: &mut Option<Target>,
+        named: &mut Option<SandboxTarget>,
     ) -> Result<End, Fault> {
         let Some(target) = self.name(settings, question)? else {
             let plane = settings.control_plane.as_ref();
@@ -151,17 +151,17 @@ impl Explanation {
     }
 
     /// Whom the head names; none: the control plane.
-    fn name(&mut self, settings: &Settings, question: &Question) -> Result<Option<Target>, Fault> {
+    fn name(&mut self, settings: &Settings, question: &Question) -> Result<Option<SandboxTarget>, Fault> {
         let head = RequestHead {
             version: Version::HTTP_11,
             method: &question.method,
             target: question.target.as_bytes(),
             authority: None,
             headers: &question.headers,
-            listener: Listener::Data,
+            listener: ListenerKind::Data,
         };
         let host = text(question.headers.get(header::HOST));
-        match cube_route::read(&head, &settings.rules) {
+        match cube_route::parse_request(&head, &settings.rules) {
             Err(error) => {
                 let fault = crate::admit::fault_of(error);
                 Err(self.stop("target", error.to_string(), json!({ "host": host }), fault))
@@ -199,7 +199,7 @@ impl Explanation {
         &mut self,
         settings: &Settings,
         question: &Question,
-        target: Option<&Target>,
+        target: Option<&SandboxTarget>,
     ) -> Result<(), Fault> {
         let limits = &settings.limits;
         let length = question.target.len();
@@ -234,7 +234,7 @@ impl Explanation {
         Ok(())
     }
 
-    async fn look_up(&mut self, shared: &Shared, target: &Target) -> Result<Arc<Entry>, Fault> {
+    async fn look_up(&mut self, shared: &Shared, target: &SandboxTarget) -> Result<Arc<Entry>, Fault> {
         let known = shared.resolver.inspect(target.id.as_str()).is_some_and(|known| !known.must_be_read);
         if !known {
             match shared.resolver.lookup(&target.id).await {
@@ -266,7 +266,7 @@ impl Explanation {
         &mut self,
         settings: &Settings,
         question: &Question,
-        target: &Target,
+        target: &SandboxTarget,
         entry: &Entry,
     ) -> Result<(), Fault> {
         let (says, fault) = if settings.exempt_ports.contains(&target.port) {
@@ -293,7 +293,7 @@ impl Explanation {
         &mut self,
         shared: &Shared,
         question: &Question,
-        target: &Target,
+        target: &SandboxTarget,
     ) -> Result<Option<&'static str>, Fault> {
         let state = shared.lifecycle.state(&target.id).map_or("unknown", route::word);
         let values = json!({ "state": state });
@@ -329,7 +329,7 @@ impl Explanation {
         &mut self,
         settings: &Settings,
         question: &Question,
-        target: &Target,
+        target: &SandboxTarget,
         entry: &Entry,
     ) -> Result<Route, Fault> {
         let seen = SeenFrom::of(settings, question, entry);
@@ -408,7 +408,7 @@ fn refused(
     shared: &Shared,
     settings: &Settings,
     question: &Question,
-    named: Option<&Target>,
+    named: Option<&SandboxTarget>,
     fault: Fault,
 ) -> Value {
     // While the store cannot answer, a masked refusal is answered as an unknown id then is.

@@ -1,6 +1,6 @@
 //! The label values of the edge's metrics: closed lists, so that no client can add to them.
 
-use cube_route::Form;
+use cube_route::RoutingForm;
 use http::Method;
 
 /// Declares an enum of label values with their words.
@@ -90,12 +90,12 @@ labels! {
     }
 }
 
-impl From<Option<Form>> for FormClass {
-    fn from(form: Option<Form>) -> Self {
+impl From<Option<RoutingForm>> for FormClass {
+    fn from(form: Option<RoutingForm>) -> Self {
         match form {
-            Some(Form::Host) => FormClass::Host,
-            Some(Form::Header) => FormClass::Header,
-            Some(Form::Path) => FormClass::Path,
+            Some(RoutingForm::Host) => FormClass::Host,
+            Some(RoutingForm::Header) => FormClass::Header,
+            Some(RoutingForm::Path) => FormClass::Path,
             None => FormClass::Unnamed,
         }
     }

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use cube_route::sandbox_view;
+use cube_route::forwarded_headers;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use super::directives::{directives, seconds};
 
 /// Fields of a request that do not reach the sandbox as they came, and are not in
-/// [`sandbox_view`]'s lists: an answer that varies by one of them varies by something else than
+/// [`forwarded_headers`]'s lists: an answer that varies by one of them varies by something else than
 /// what requests could be compared by.
 const CHANGED_ON_THE_WAY: [&str; 10] = [
     "connection",
@@ -137,8 +137,8 @@ fn vary(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
         }
         // `*` is a token, and a field of that name cannot be compared.
         let name = HeaderName::from_bytes(name).ok().filter(|name| name.as_str() != "*")?;
-        if sandbox_view::is_reserved_header(name.as_str())
-            || sandbox_view::is_credential(name.as_str())
+        if forwarded_headers::is_reserved_header(name.as_str())
+            || forwarded_headers::is_credential(name.as_str())
             || CHANGED_ON_THE_WAY.contains(&name.as_str())
         {
             return None;

@@ -3,7 +3,7 @@
 //! request id.
 
 use cube_resolver::Entry;
-use cube_route::{Form, Target};
+use cube_route::{RoutingForm, SandboxTarget};
 
 /// The parts of a key.
 #[derive(Clone)]
@@ -11,7 +11,7 @@ pub(super) struct Parts<'a> {
     /// Sandbox, generation, and content of its record.
     pub(super) entry: &'a Entry,
     /// Port and form.
-    pub(super) target: &'a Target,
+    pub(super) target: &'a SandboxTarget,
     /// `X-Forwarded-Proto` as the sandbox sees it.
     pub(super) scheme: &'a str,
     /// `Host` as the sandbox sees it.
@@ -42,9 +42,9 @@ impl Parts<'_> {
         key.extend_from_slice(&self.entry.revision.get().to_le_bytes());
         key.extend_from_slice(&self.target.port.get().to_le_bytes());
         key.push(match self.target.form {
-            Form::Host => 0,
-            Form::Header => 1,
-            Form::Path => 2,
+            RoutingForm::Host => 0,
+            RoutingForm::Header => 1,
+            RoutingForm::Path => 2,
         });
         for text in texts {
             key.extend_from_slice(&(text.len() as u64).to_le_bytes());

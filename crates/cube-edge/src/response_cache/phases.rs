@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use cube_metadata::Access;
 use cube_resolver::{Generation, Revision};
-use cube_route::sandbox_view;
+use cube_route::forwarded_headers;
 use http::{HeaderValue, header};
 use pingora_cache::key::CacheKey;
 use pingora_cache::{CachePhase, NoCacheReason, RespCacheable};
@@ -76,7 +76,7 @@ impl Shared {
         let origin = ctx.origin.as_ref()?;
         let trusted = ctx.settings.trusts(origin.conn.peer.ip().to_canonical());
         let secure = origin.conn.speaks.scheme() == "https";
-        Some(sandbox_view::forwarded_proto(&session.req_header().headers, trusted, secure))
+        Some(forwarded_headers::forwarded_proto(&session.req_header().headers, trusted, secure))
     }
 
     fn key_of(session: &Session, ctx: &Context, scheme: &str) -> Option<Vec<u8>> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cube_metadata::Access;
 use cube_resolver::Entry;
-use cube_route::{Port, Target, sandbox_view};
+use cube_route::{Port, SandboxTarget, forwarded_headers};
 use http::{HeaderMap, HeaderName, Method, header};
 
 use super::answer::Freshness;
@@ -43,7 +43,7 @@ const SAID_ANEW: [&str; 4] = ["x-forwarded-proto", "x-forwarded-host", "x-real-i
 pub(super) struct Asking<'a> {
     pub(super) method: &'a Method,
     pub(super) headers: &'a HeaderMap,
-    pub(super) target: &'a Target,
+    pub(super) target: &'a SandboxTarget,
     pub(super) entry: &'a Entry,
     /// It has no body.
     pub(super) bodyless: bool,
@@ -127,11 +127,11 @@ pub(super) fn wish(asking: &Asking<'_>) -> Option<Wish> {
 
 /// Whether a field is none of the proxy's own that would reach the sandbox, or says whom it is for.
 fn impersonal(asking: &Asking<'_>, name: &str) -> bool {
-    if sandbox_view::is_credential(name) {
+    if forwarded_headers::is_credential(name) {
         // The header form's names are in the key; the sandbox sees them only where it is to.
         return !asking.forward_credentials && !name.ends_with("token");
     }
-    if !sandbox_view::is_reserved_header(name) {
+    if !forwarded_headers::is_reserved_header(name) {
         // A server that reads `_` as `-` takes it for the other.
         return !name.contains('_') || {
             let read = name.replace('_', "-");

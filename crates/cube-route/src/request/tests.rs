@@ -14,7 +14,12 @@ fn header_map(headers: Headers<'_>) -> HeaderMap {
 }
 
 /// A request over HTTP/1.1: its target, or why there is none.
-fn ask(target: &str, headers: Headers<'_>, rules: &Rules, listener: Listener) -> Result<Target, BadRequest> {
+fn ask(
+    target: &str,
+    headers: Headers<'_>,
+    rules: &Rules,
+    listener: ListenerKind,
+) -> Result<SandboxTarget, BadRequest> {
     let headers = header_map(headers);
     let head = RequestHead {
         version: Version::HTTP_11,
@@ -24,15 +29,15 @@ fn ask(target: &str, headers: Headers<'_>, rules: &Rules, listener: Listener) ->
         headers: &headers,
         listener,
     };
-    read(&head, rules).and_then(|request| request.target.ok_or(BadRequest::NoForm))
+    parse_request(&head, rules).and_then(|request| request.target.ok_or(BadRequest::NoForm))
 }
 
-fn named(target: &str, headers: Headers<'_>) -> Result<(String, u16, Form), BadRequest> {
-    ask(target, headers, &Rules::default(), Listener::Data)
+fn named(target: &str, headers: Headers<'_>) -> Result<(String, u16, RoutingForm), BadRequest> {
+    ask(target, headers, &Rules::default(), ListenerKind::Data)
         .map(|target| (target.id.to_string(), target.port.get(), target.form))
 }
 
-fn by_host(host: &str) -> Result<(String, u16, Form), BadRequest> {
+fn by_host(host: &str) -> Result<(String, u16, RoutingForm), BadRequest> {
     named("/", &[("host", host.as_bytes())])
 }
 
@@ -53,28 +58,31 @@ fn a_host_names_port_and_id() {
         "8080-abc.10.0.0.1",
     ];
     for host in good {
-        assert_eq!(by_host(host), Ok(("abc".into(), 8080, Form::Host)), "{host}");
+        assert_eq!(by_host(host), Ok(("abc".into(), 8080, RoutingForm::Host)), "{host}");
     }
-    assert_eq!(by_host("1-a-b_c-.x"), Ok(("a-b_c-".into(), 1, Form::Host)));
-    assert_eq!(by_host(&format!("65535-{}", "a".repeat(128))), Ok(("a".repeat(128), 65535, Form::Host)));
+    assert_eq!(by_host("1-a-b_c-.x"), Ok(("a-b_c-".into(), 1, RoutingForm::Host)));
+    assert_eq!(
+        by_host(&format!("65535-{}", "a".repeat(128))),
+        Ok(("a".repeat(128), 65535, RoutingForm::Host))
+    );
 }
 
 #[test]
 fn a_host_that_means_a_sandbox_and_names_none_is_refused() {
     for (host, error) in [
-        ("0-abc.cube.app", BadRequest::Port(Form::Host)),
-        ("65536-abc.cube.app", BadRequest::Port(Form::Host)),
-        ("99999999999999999999-abc", BadRequest::Port(Form::Host)),
-        ("08080-abc.cube.app", BadRequest::Port(Form::Host)),
-        ("8080-.cube.app", BadRequest::Id(Form::Host)),
-        ("8080-", BadRequest::Id(Form::Host)),
+        ("0-abc.cube.app", BadRequest::Port(RoutingForm::Host)),
+        ("65536-abc.cube.app", BadRequest::Port(RoutingForm::Host)),
+        ("99999999999999999999-abc", BadRequest::Port(RoutingForm::Host)),
+        ("08080-abc.cube.app", BadRequest::Port(RoutingForm::Host)),
+        ("8080-.cube.app", BadRequest::Id(RoutingForm::Host)),
+        ("8080-", BadRequest::Id(RoutingForm::Host)),
     ] {
         assert_eq!(by_host(host), Err(error), "{host}");
         // The path does not rescue it.
         let path = named("/sandbox/abc/80/", &[("host", host.as_bytes())]);
         assert_eq!(path, Err(error), "{host}");
     }
-    assert_eq!(by_host(&format!("80-{}", "a".repeat(129))), Err(BadRequest::Id(Form::Host)));
+    assert_eq!(by_host(&format!("80-{}", "a".repeat(129))), Err(BadRequest::Id(RoutingForm::Host)));
 }
 
 #[test]
@@ -155,7 +163,8 @@ fn host_agrees_with_the_absolute_form() {
         ("http://8080-abc.x:81/y", "8080-abc.x", false),
         ("http://8080-abd.x/y", "8080-abc.x", false),
     ] {
-        let want = if good { Ok(("abc".into(), 8080, Form::Host)) } else { Err(BadRequest::HostMismatch) };
+        let want =
+            if good { Ok(("abc".into(), 8080, RoutingForm::Host)) } else { Err(BadRequest::HostMismatch) };
         assert_eq!(named(target, &[("host", host.as_bytes())]), want, "{target} {host}");
     }
 }
@@ -170,9 +179,9 @@ fn on_http2_the_authority_is_the_host() {
             target: b"/",
             authority,
             headers: &headers,
-            listener: Listener::Data,
+            listener: ListenerKind::Data,
         };
-        read(&head, &Rules::default()).map(|request| request.host.to_owned())
+        parse_request(&head, &Rules::default()).map(|request| request.host.to_owned())
     };
     assert_eq!(ask(Some("80-a.x"), &[]), Ok("80-a.x".into()));
     assert_eq!(ask(None, &[("host", b"80-a.x")]), Ok("80-a.x".into()));
@@ -198,12 +207,12 @@ fn configured_domains_decide_where_the_host_form_applies() {
         ("80-abc", false, true),
         ("10-0-0-5.example.org", false, false),
     ] {
-        for (listener, good) in [(Listener::Data, data), (Listener::Grpc, grpc)] {
+        for (listener, good) in [(ListenerKind::Data, data), (ListenerKind::Grpc, grpc)] {
             let got = ask("/", &[("host", host.as_bytes())], &rules, listener);
             assert_eq!(got.is_ok(), good, "{host} {listener:?}");
         }
         // Where it does not apply, the path may.
-        let path = ask("/sandbox/xyz/90", &[("host", host.as_bytes())], &rules, Listener::Data).unwrap();
+        let path = ask("/sandbox/xyz/90", &[("host", host.as_bytes())], &rules, ListenerKind::Data).unwrap();
         assert_eq!(path.id.as_str(), if data { "abc" } else { "xyz" }, "{host}");
     }
 }
@@ -211,18 +220,19 @@ fn configured_domains_decide_where_the_host_form_applies() {
 #[test]
 fn an_old_client_id_is_cut_off_in_the_host_form_only() {
     let rules = rules(&[], true);
-    let id =
-        |target, headers| ask(target, headers, &rules, Listener::Data).map(|target| target.id.to_string());
+    let id = |target, headers| {
+        ask(target, headers, &rules, ListenerKind::Data).map(|target| target.id.to_string())
+    };
     assert_eq!(id("/", &[("host", b"80-abc-6532622b.e2b.app")]), Ok("abc".into()));
     assert_eq!(id("/", &[("host", b"80-abc-x-y.e2b.app")]), Ok("abc".into()));
     assert_eq!(id("/", &[("host", b"80-abc-")]), Ok("abc".into()));
     assert_eq!(id("/", &[("host", b"80-abc.e2b.app")]), Ok("abc".into()));
-    assert_eq!(id("/", &[("host", b"80--abc.e2b.app")]), Err(BadRequest::Id(Form::Host)));
+    assert_eq!(id("/", &[("host", b"80--abc.e2b.app")]), Err(BadRequest::Id(RoutingForm::Host)));
     assert_eq!(id("/sandbox/a-b/80", &[("host", b"x")]), Ok("a-b".into()));
     let headers: Headers<'_> =
         &[("host", b"localhost"), ("e2b-sandbox-id", b"a-b"), ("e2b-sandbox-port", b"1")];
     assert_eq!(id("/", headers), Ok("a-b".into()));
-    assert_eq!(by_host("80-abc-6532622b.cube.app"), Ok(("abc-6532622b".into(), 80, Form::Host)));
+    assert_eq!(by_host("80-abc-6532622b.cube.app"), Ok(("abc-6532622b".into(), 80, RoutingForm::Host)));
 }
 
 #[test]
@@ -238,14 +248,14 @@ fn headers_name_a_sandbox_on_a_shared_host() {
         "sandbox.x",
     ] {
         let got = named("/sandbox/other/80", &[("host", host.as_bytes()), id_and_port[0], id_and_port[1]]);
-        assert_eq!(got, Ok(("abc".into(), 49983, Form::Header)), "{host}");
+        assert_eq!(got, Ok(("abc".into(), 49983, RoutingForm::Header)), "{host}");
     }
     for host in ["proxy.example.org", "sandbox", "xsandbox.cube.app", "a.localhost", "127.1"] {
         let got = named("/sandbox/other/80", &[("host", host.as_bytes()), id_and_port[0], id_and_port[1]]);
-        assert_eq!(got, Ok(("other".into(), 80, Form::Path)), "{host}");
+        assert_eq!(got, Ok(("other".into(), 80, RoutingForm::Path)), "{host}");
     }
     let own = named("/", &[("host", b"80-own.cube.app"), id_and_port[0], id_and_port[0]]);
-    assert_eq!(own, Ok(("own".into(), 80, Form::Host)), "ignored on a sandbox's own host");
+    assert_eq!(own, Ok(("own".into(), 80, RoutingForm::Host)), "ignored on a sandbox's own host");
 }
 
 #[test]
@@ -258,7 +268,7 @@ fn the_shared_host_follows_the_configured_domains() {
         ("localhost", true, true),
         ("10.0.0.1", true, true),
     ] {
-        for (listener, good) in [(Listener::Data, data), (Listener::Grpc, grpc)] {
+        for (listener, good) in [(ListenerKind::Data, data), (ListenerKind::Grpc, grpc)] {
             let headers: Headers<'_> =
                 &[("host", host.as_bytes()), ("e2b-sandbox-id", b"abc"), ("e2b-sandbox-port", b"80")];
             assert_eq!(ask("/", headers, &rules, listener).is_ok(), good, "{host} {listener:?}");
@@ -276,14 +286,14 @@ fn headers_on_a_shared_host_are_one_pair() {
         (vec![id, id, port], BadRequest::HeaderTwice),
         (vec![id, port, port], BadRequest::HeaderTwice),
         (vec![id, id], BadRequest::HeaderTwice),
-        (vec![("e2b-sandbox-id", b"a:b"), port], BadRequest::Id(Form::Header)),
-        (vec![("e2b-sandbox-id", b"a.b"), port], BadRequest::Id(Form::Header)),
-        (vec![("e2b-sandbox-id", b""), port], BadRequest::Id(Form::Header)),
-        (vec![("e2b-sandbox-id", b"a\xff"), port], BadRequest::Id(Form::Header)),
-        (vec![id, ("e2b-sandbox-port", b"0")], BadRequest::Port(Form::Header)),
-        (vec![id, ("e2b-sandbox-port", b"+80")], BadRequest::Port(Form::Header)),
-        (vec![id, ("e2b-sandbox-port", b"80, 81")], BadRequest::Port(Form::Header)),
-        (vec![id, ("e2b-sandbox-port", b"\xff")], BadRequest::Port(Form::Header)),
+        (vec![("e2b-sandbox-id", b"a:b"), port], BadRequest::Id(RoutingForm::Header)),
+        (vec![("e2b-sandbox-id", b"a.b"), port], BadRequest::Id(RoutingForm::Header)),
+        (vec![("e2b-sandbox-id", b""), port], BadRequest::Id(RoutingForm::Header)),
+        (vec![("e2b-sandbox-id", b"a\xff"), port], BadRequest::Id(RoutingForm::Header)),
+        (vec![id, ("e2b-sandbox-port", b"0")], BadRequest::Port(RoutingForm::Header)),
+        (vec![id, ("e2b-sandbox-port", b"+80")], BadRequest::Port(RoutingForm::Header)),
+        (vec![id, ("e2b-sandbox-port", b"80, 81")], BadRequest::Port(RoutingForm::Header)),
+        (vec![id, ("e2b-sandbox-port", b"\xff")], BadRequest::Port(RoutingForm::Header)),
     ] {
         let headers: Vec<_> = [("host", &b"127.0.0.1"[..])].into_iter().chain(headers).collect();
         // The path does not rescue it.
@@ -303,14 +313,14 @@ fn a_path_names_id_and_port_and_keeps_the_rest() {
         ("/sandbox/Abc/80//x", "//x"),
         ("/sandbox/Abc/80/sandbox/x/1", "/sandbox/x/1"),
     ] {
-        let got = ask(target, &[("host", b"x")], &Rules::default(), Listener::Data).unwrap();
-        assert_eq!((got.id.as_str(), got.port.get(), got.form), ("abc", 80, Form::Path), "{target}");
+        let got = ask(target, &[("host", b"x")], &Rules::default(), ListenerKind::Data).unwrap();
+        assert_eq!((got.id.as_str(), got.port.get(), got.form), ("abc", 80, RoutingForm::Path), "{target}");
         assert_eq!(got.prefix(target.as_bytes()), Some("/sandbox/Abc/80"), "{target}");
         assert_eq!(got.upstream_target(target.as_bytes()), upstream.as_bytes(), "{target}");
         assert_eq!(got.path_prefix(), "/sandbox/abc/80");
     }
     // `/` is put in front, and nothing else copied.
-    let got = ask("/sandbox/a/80?x", &[("host", b"x")], &Rules::default(), Listener::Data).unwrap();
+    let got = ask("/sandbox/a/80?x", &[("host", b"x")], &Rules::default(), ListenerKind::Data).unwrap();
     assert!(matches!(got.upstream_target(b"/sandbox/a/80"), Cow::Borrowed(b"/")));
     assert!(matches!(got.upstream_target(b"/sandbox/a/80/y"), Cow::Borrowed(b"/y")));
 }
@@ -323,29 +333,29 @@ fn a_path_that_means_a_sandbox_and_names_none_is_refused() {
         ("/sandbox/", BadRequest::PathForm),
         ("/sandbox/x", BadRequest::PathForm),
         ("/sandbox/x?/80/", BadRequest::PathForm),
-        ("/sandbox/x/", BadRequest::Port(Form::Path)),
-        ("/sandbox/x/abc", BadRequest::Port(Form::Path)),
-        ("/sandbox/x/80foo", BadRequest::Port(Form::Path)),
-        ("/sandbox/x/65536/", BadRequest::Port(Form::Path)),
-        ("/sandbox/x/080/", BadRequest::Port(Form::Path)),
-        ("/sandbox/x/%38%30/", BadRequest::Port(Form::Path)),
-        ("/sandbox/x//80/", BadRequest::Port(Form::Path)),
-        ("/sandbox//80/", BadRequest::Id(Form::Path)),
-        ("/sandbox//x/80/", BadRequest::Port(Form::Path)),
-        ("/sandbox/a%41/80/", BadRequest::Id(Form::Path)),
-        ("/sandbox/a.b/80/", BadRequest::Id(Form::Path)),
-        ("/sandbox/../80/", BadRequest::Id(Form::Path)),
-        ("/sandbox/a:b/80/", BadRequest::Id(Form::Path)),
-        ("/sandbox/{a}/80/", BadRequest::Id(Form::Path)),
-        ("/sandbox/é/80/", BadRequest::Id(Form::Path)),
-        ("/sandbox/a/٨", BadRequest::Port(Form::Path)),
+        ("/sandbox/x/", BadRequest::Port(RoutingForm::Path)),
+        ("/sandbox/x/abc", BadRequest::Port(RoutingForm::Path)),
+        ("/sandbox/x/80foo", BadRequest::Port(RoutingForm::Path)),
+        ("/sandbox/x/65536/", BadRequest::Port(RoutingForm::Path)),
+        ("/sandbox/x/080/", BadRequest::Port(RoutingForm::Path)),
+        ("/sandbox/x/%38%30/", BadRequest::Port(RoutingForm::Path)),
+        ("/sandbox/x//80/", BadRequest::Port(RoutingForm::Path)),
+        ("/sandbox//80/", BadRequest::Id(RoutingForm::Path)),
+        ("/sandbox//x/80/", BadRequest::Port(RoutingForm::Path)),
+        ("/sandbox/a%41/80/", BadRequest::Id(RoutingForm::Path)),
+        ("/sandbox/a.b/80/", BadRequest::Id(RoutingForm::Path)),
+        ("/sandbox/../80/", BadRequest::Id(RoutingForm::Path)),
+        ("/sandbox/a:b/80/", BadRequest::Id(RoutingForm::Path)),
+        ("/sandbox/{a}/80/", BadRequest::Id(RoutingForm::Path)),
+        ("/sandbox/é/80/", BadRequest::Id(RoutingForm::Path)),
+        ("/sandbox/a/٨", BadRequest::Port(RoutingForm::Path)),
     ] {
         assert_eq!(named(target, &[("host", b"x")]), Err(error), "{target}");
     }
     let long = format!("/sandbox/{}/80", "a".repeat(129));
-    assert_eq!(named(&long, &[("host", b"x")]), Err(BadRequest::Id(Form::Path)));
+    assert_eq!(named(&long, &[("host", b"x")]), Err(BadRequest::Id(RoutingForm::Path)));
     let longest = format!("/sandbox/{}/65535", "a".repeat(128));
-    assert_eq!(named(&longest, &[("host", b"x")]), Ok(("a".repeat(128), 65535, Form::Path)));
+    assert_eq!(named(&longest, &[("host", b"x")]), Ok(("a".repeat(128), 65535, RoutingForm::Path)));
 }
 
 #[test]
@@ -367,8 +377,8 @@ fn a_host_that_names_a_sandbox_wins_over_path_and_headers() {
     let headers: Headers<'_> =
         &[("host", b"80-one"), ("e2b-sandbox-id", b"two"), ("e2b-sandbox-port", b"81")];
     let target = "/sandbox/three/82/x?y";
-    let got = ask(target, headers, &Rules::default(), Listener::Data).unwrap();
-    assert_eq!((got.id.as_str(), got.form, got.prefix(target.as_bytes())), ("one", Form::Host, None));
+    let got = ask(target, headers, &Rules::default(), ListenerKind::Data).unwrap();
+    assert_eq!((got.id.as_str(), got.form, got.prefix(target.as_bytes())), ("one", RoutingForm::Host, None));
     assert!(
         matches!(got.upstream_target(target.as_bytes()), Cow::Borrowed(rest) if rest == target.as_bytes())
     );

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use cube_metadata::{FileStore, MetadataStore, Snapshot, SnapshotObserver};
 use cube_resolver::{Lookup, Resolver};
-use cube_route::{Listener, RequestHead, Rules, SandboxId};
+use cube_route::{ListenerKind, RequestHead, Rules, SandboxId};
 use http::HeaderValue;
 
 use super::*;
@@ -39,11 +39,11 @@ fn headers(fields: &[(&str, &str)]) -> HeaderMap {
     headers
 }
 
-fn target(port: u16) -> Target {
+fn target(port: u16) -> SandboxTarget {
     target_of(&[("Host", &format!("{port}-a.cube.test"))])
 }
 
-fn target_of(fields: &[(&str, &str)]) -> Target {
+fn target_of(fields: &[(&str, &str)]) -> SandboxTarget {
     let headers = headers(fields);
     let head = RequestHead {
         version: http::Version::HTTP_11,
@@ -51,9 +51,9 @@ fn target_of(fields: &[(&str, &str)]) -> Target {
         target: b"/",
         authority: None,
         headers: &headers,
-        listener: Listener::Data,
+        listener: ListenerKind::Data,
     };
-    cube_route::read(&head, &Rules::new(&[], false).unwrap()).unwrap().target.unwrap()
+    cube_route::parse_request(&head, &Rules::new(&[], false).unwrap()).unwrap().target.unwrap()
 }
 
 /// What an everyday request from a stranger asks, with these fields.
@@ -62,7 +62,7 @@ async fn asked(fields: &[(&str, &str)]) -> Option<Wish> {
     wish(&everyday(&headers, &target, &entry))
 }
 
-fn everyday<'a>(headers: &'a HeaderMap, target: &'a Target, entry: &'a Entry) -> Asking<'a> {
+fn everyday<'a>(headers: &'a HeaderMap, target: &'a SandboxTarget, entry: &'a Entry) -> Asking<'a> {
     Asking {
         method: &Method::GET,
         headers,

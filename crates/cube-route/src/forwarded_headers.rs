@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName};
 
 /// The proxy's own credentials and the names of the header form: removed before a request goes
 /// upstream, unless `routing.forward_credentials` keeps them.
-pub static CREDENTIALS: [HeaderName; 4] = [
+pub static CREDENTIAL_HEADERS: [HeaderName; 4] = [
     HeaderName::from_static("e2b-traffic-access-token"),
     HeaderName::from_static("cube-traffic-access-token"),
     HeaderName::from_static("e2b-sandbox-id"),
@@ -23,34 +23,34 @@ const MAX_REQUEST_ID: usize = 128;
 
 /// Whether a header is removed when the peer is not trusted: `Forwarded`, every `X-Forwarded-*`,
 /// `X-Real-IP`, `X-Cube-Request-Id`, and what a server that reads `_` as `-` would take for one
-/// of these or for one of [`CREDENTIALS`].
+/// of these or for one of [`CREDENTIAL_HEADERS`].
 ///
-/// [`CREDENTIALS`] in their right spelling are not among them; they have their own switch.
+/// [`CREDENTIAL_HEADERS`] in their right spelling are not among them; they have their own switch.
 #[must_use]
 pub fn is_reserved_header(name: &str) -> bool {
     match name.as_bytes().first() {
         Some(b'x' | b'X') => {
             let forwarded = name.get(.."x-forwarded-".len());
-            forwarded.is_some_and(|start| reads_as(start, "x-forwarded-"))
-                || reads_as(name, "x-real-ip")
-                || reads_as(name, "x-cube-request-id")
+            forwarded.is_some_and(|start| is_spelling_of(start, "x-forwarded-"))
+                || is_spelling_of(name, "x-real-ip")
+                || is_spelling_of(name, "x-cube-request-id")
         }
         Some(b'f' | b'F') => name.eq_ignore_ascii_case("forwarded"),
         Some(b'c' | b'C' | b'e' | b'E') => {
-            name.contains('_') && CREDENTIALS.iter().any(|known| reads_as(name, known.as_str()))
+            name.contains('_') && CREDENTIAL_HEADERS.iter().any(|known| is_spelling_of(name, known.as_str()))
         }
         _ => false,
     }
 }
 
-/// Whether a header is one of [`CREDENTIALS`].
+/// Whether a header is one of [`CREDENTIAL_HEADERS`].
 #[must_use]
 pub fn is_credential(name: &str) -> bool {
-    CREDENTIALS.iter().any(|known| known.as_str().eq_ignore_ascii_case(name))
+    CREDENTIAL_HEADERS.iter().any(|known| known.as_str().eq_ignore_ascii_case(name))
 }
 
 /// Equal without case and with `_` read as `-`; `known` is in lower case.
-fn reads_as(name: &str, known: &str) -> bool {
+fn is_spelling_of(name: &str, known: &str) -> bool {
     name.len() == known.len()
         && name.bytes().zip(known.bytes()).all(|(one, two)| match one {
             b'_' => two == b'-',

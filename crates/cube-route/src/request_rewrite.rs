@@ -2,13 +2,13 @@
 //! form, and must name what the sandbox knows instead (routing.md, "The masked host").
 
 use crate::host::ClientHost;
-use crate::target::strip_no_case;
+use crate::target::strip_prefix_ignore_case;
 
 /// How one request's sandbox sees its client's host. Each function returns the new value of a
 /// header, or none where the value stays. What is not exactly the client's own stays: another
 /// origin must never look like the sandbox's.
 #[derive(Debug, Clone, Copy)]
-pub struct WayUp<'a> {
+pub struct RequestRewrite<'a> {
     /// `/sandbox/<id>/<port>` as the client wrote it, in the path form.
     pub prefix: Option<&'a str>,
     /// The client's Host, as sent.
@@ -17,22 +17,22 @@ pub struct WayUp<'a> {
     pub upstream_host: &'a str,
 }
 
-impl WayUp<'_> {
+impl RequestRewrite<'_> {
     /// `Origin`: the client's own becomes the masked one. The scheme stays, as applications compare
     /// the host with Host and may compare the scheme with what they know of it.
     #[must_use]
     pub fn origin(&self, value: &[u8]) -> Option<Vec<u8>> {
-        let url = Absolute::read(value)?;
+        let url = AbsoluteUrl::parse(value)?;
         if !url.rest.is_empty() {
             return None;
         }
         self.masked(&url, b"")
     }
 
-    /// `Referer`: its origin, as [`WayUp::origin`]; its path and query stay.
+    /// `Referer`: its origin, as [`RequestRewrite::origin`]; its path and query stay.
     #[must_use]
     pub fn referer(&self, value: &[u8]) -> Option<Vec<u8>> {
-        let url = Absolute::read(value)?;
+        let url = AbsoluteUrl::parse(value)?;
         self.masked(&url, url.rest)
     }
 
@@ -44,9 +44,9 @@ impl WayUp<'_> {
         if value.first() == Some(&b'/') {
             return without_prefix(prefix, value).map(<[u8]>::to_vec);
         }
-        let url = Absolute::read(value)?;
+        let url = AbsoluteUrl::parse(value)?;
         let rest = without_prefix(prefix, url.rest)?;
-        if !url.is_at(self.client_host) {
+        if !url.has_authority(self.client_host) {
             return None;
         }
         Some(self.masked(&url, rest).unwrap_or_else(|| [url.start, rest].concat()))
@@ -54,14 +54,14 @@ impl WayUp<'_> {
 
     /// The URL with the masked host and `rest`; none where it is not the client's own, or nothing
     /// masks it.
-    fn masked(&self, url: &Absolute<'_>, rest: &[u8]) -> Option<Vec<u8>> {
-        (self.upstream_host != self.client_host && url.is_at(self.client_host))
+    fn masked(&self, url: &AbsoluteUrl<'_>, rest: &[u8]) -> Option<Vec<u8>> {
+        (self.upstream_host != self.client_host && url.has_authority(self.client_host))
             .then(|| [url.scheme, self.upstream_host.as_bytes(), rest].concat())
     }
 }
 
 /// A URL with scheme and host.
-struct Absolute<'v> {
+struct AbsoluteUrl<'v> {
     /// Up to and with `://`.
     scheme: &'v [u8],
     /// Scheme and authority.
@@ -72,11 +72,11 @@ struct Absolute<'v> {
     rest: &'v [u8],
 }
 
-impl<'v> Absolute<'v> {
-    fn read(value: &'v [u8]) -> Option<Self> {
-        let (default_port, after) = match strip_no_case(value, b"http://") {
+impl<'v> AbsoluteUrl<'v> {
+    fn parse(value: &'v [u8]) -> Option<Self> {
+        let (default_port, after) = match strip_prefix_ignore_case(value, b"http://") {
             Some(after) => (80, after),
-            None => (443, strip_no_case(value, b"https://")?),
+            None => (443, strip_prefix_ignore_case(value, b"https://")?),
         };
         let scheme = value.get(..value.len().checked_sub(after.len())?)?;
         let end = after.iter().position(|b| matches!(b, b'/' | b'?' | b'#')).unwrap_or(after.len());
@@ -88,7 +88,7 @@ impl<'v> Absolute<'v> {
 
     /// Same name and same port, where a port that is not written is the default of this URL's own
     /// scheme: the proxy may not know which one the client speaks to a proxy in front.
-    fn is_at(&self, host: &str) -> bool {
+    fn has_authority(&self, host: &str) -> bool {
         ClientHost::parse(host).is_some_and(|host| self.host.same_with_default(&host, self.default_port))
     }
 }

@@ -1,10 +1,13 @@
 use super::*;
 
-const MASKED: WayUp<'_> =
-    WayUp { prefix: None, client_host: "8080-abc.cube.app", upstream_host: "localhost:8080" };
-const PATH: WayUp<'_> =
-    WayUp { prefix: Some("/sandbox/Abc/80"), client_host: "127.0.0.1:9000", upstream_host: "127.0.0.1:9000" };
-const MASKED_PATH: WayUp<'_> = WayUp { upstream_host: "localhost", ..PATH };
+const MASKED: RequestRewrite<'_> =
+    RequestRewrite { prefix: None, client_host: "8080-abc.cube.app", upstream_host: "localhost:8080" };
+const PATH: RequestRewrite<'_> = RequestRewrite {
+    prefix: Some("/sandbox/Abc/80"),
+    client_host: "127.0.0.1:9000",
+    upstream_host: "127.0.0.1:9000",
+};
+const MASKED_PATH: RequestRewrite<'_> = RequestRewrite { upstream_host: "localhost", ..PATH };
 
 /// What becomes of a value; the value itself where it stays.
 fn sent(value: &str, with: impl Fn(&[u8]) -> Option<Vec<u8>>) -> String {

@@ -3,7 +3,7 @@ use super::*;
 const PREFIX: &str = "/sandbox/Abc/80";
 
 /// Path form at `127.0.0.1:9000`, no mask.
-const PATH: WayBack<'_> = WayBack {
+const PATH: ResponseRewrite<'_> = ResponseRewrite {
     prefix: Some(PREFIX),
     client_host: "127.0.0.1:9000",
     client_scheme: "http",
@@ -12,7 +12,7 @@ const PATH: WayBack<'_> = WayBack {
 };
 
 /// Host form, no mask.
-const HOST: WayBack<'_> = WayBack {
+const HOST: ResponseRewrite<'_> = ResponseRewrite {
     prefix: None,
     client_host: "80-abc.cube.app",
     client_scheme: "https",
@@ -104,7 +104,7 @@ fn the_clients_host_is_known_with_default_ports_and_by_either_scheme() {
         ("proxy.example:8443", "https://proxy.example/x", false),
         ("[::1]:9000", "http://[0:0::1]:9000/x", true),
     ] {
-        let way = WayBack { client_host: client, upstream_host: client, ..PATH };
+        let way = ResponseRewrite { client_host: client, upstream_host: client, ..PATH };
         let prefixed = sent.replace("/x", "PREFIX/x");
         let want = if own { &prefixed } else { sent };
         assert_eq!(moved(sent, |value| way.location(value)), *want, "{client} {sent}");
@@ -123,8 +123,8 @@ fn without_prefix_and_mask_nothing_is_touched() {
 
 #[test]
 fn a_masks_host_becomes_the_clients_in_every_form() {
-    let host = WayBack { upstream_host: "localhost:8080", ..HOST };
-    let path = WayBack { upstream_host: "localhost:8080", ..PATH };
+    let host = ResponseRewrite { upstream_host: "localhost:8080", ..HOST };
+    let path = ResponseRewrite { upstream_host: "localhost:8080", ..PATH };
     for (way, sent, want) in [
         (host, "http://localhost:8080/x?y#z", "https://80-abc.cube.app/x?y#z"),
         (host, "https://LOCALHOST:8080", "https://80-abc.cube.app"),
@@ -148,8 +148,8 @@ fn a_masks_host_becomes_the_clients_in_every_form() {
 
 #[test]
 fn the_sandboxs_own_port_is_lost() {
-    let masked = WayBack { upstream_host: "localhost", ..HOST };
-    let masked_path = WayBack { upstream_host: "localhost", ..PATH };
+    let masked = ResponseRewrite { upstream_host: "localhost", ..HOST };
+    let masked_path = ResponseRewrite { upstream_host: "localhost", ..PATH };
     for (way, sent, want) in [
         (PATH, "http://127.0.0.1:80/x?y", "http://127.0.0.1:9000PREFIX/x?y"),
         (PATH, "https://127.0.0.1:80", "https://127.0.0.1:9000PREFIX/"),
@@ -170,7 +170,7 @@ fn the_sandboxs_own_port_is_lost() {
 #[test]
 fn a_mask_that_is_no_host_matches_nothing() {
     for mask in ["", "a b", "http://localhost", "[::1"] {
-        let way = WayBack { upstream_host: mask, ..HOST };
+        let way = ResponseRewrite { upstream_host: mask, ..HOST };
         assert_eq!(way.location(b"http://localhost/x"), None, "{mask:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! The way back: what of an answer's headers must change so that the client stays where it is.
 
 use crate::host::ClientHost;
-use crate::target::strip_no_case;
+use crate::target::strip_prefix_ignore_case;
 
 /// Answer headers that path form removes, in lower case: all sandboxes share one browser origin
 /// there, and these speak for a whole origin.
@@ -11,7 +11,7 @@ pub const REMOVED_IN_PATH_FORM: &[&str] =
 /// How one request's client sees the sandbox. Each function returns the new value of a header,
 /// or none where the value stays; a value that was moved stays when it is moved again.
 #[derive(Debug, Clone, Copy)]
-pub struct WayBack<'a> {
+pub struct ResponseRewrite<'a> {
     /// `/sandbox/<id>/<port>` as the client wrote it, in the path form.
     pub prefix: Option<&'a str>,
     /// The client's Host, as sent.
@@ -25,7 +25,7 @@ pub struct WayBack<'a> {
     pub container_port: u16,
 }
 
-impl WayBack<'_> {
+impl ResponseRewrite<'_> {
     /// `Location` and `Content-Location`.
     ///
     /// A URL at the mask becomes one at the client's host, in every form; its scheme is the
@@ -39,11 +39,11 @@ impl WayBack<'_> {
         if self.prefix.is_none() && self.upstream_host == self.client_host {
             return None;
         }
-        let moved = self.moved(value)?;
+        let moved = self.rewritten(value)?;
         (moved != value).then_some(moved)
     }
 
-    /// `Refresh`: the URL in it, as [`WayBack::location`].
+    /// `Refresh`: the URL in it, as [`ResponseRewrite::location`].
     #[must_use]
     pub fn refresh(&self, value: &[u8]) -> Option<Vec<u8>> {
         let (before, url, after) = refresh_url(value)?;
@@ -66,7 +66,7 @@ impl WayBack<'_> {
             }
             out.push(b';');
             match cookie_path(part, name) {
-                Some((before, path)) if !is_under(prefix, path) => {
+                Some((before, path)) if !has_prefix(prefix, path) => {
                     out.extend_from_slice(before);
                     out.extend_from_slice(prefix);
                     out.extend_from_slice(path);
@@ -84,7 +84,7 @@ impl WayBack<'_> {
         let prefix = self.prefix?.as_bytes();
         let moved = if !is_plain_path(value) {
             [prefix, b"/"].concat()
-        } else if is_under(prefix, value) {
+        } else if has_prefix(prefix, value) {
             return None;
         } else {
             [prefix, value].concat()
@@ -92,32 +92,32 @@ impl WayBack<'_> {
         (moved != value).then_some(moved)
     }
 
-    fn moved(&self, value: &[u8]) -> Option<Vec<u8>> {
+    fn rewritten(&self, value: &[u8]) -> Option<Vec<u8>> {
         if value.first() == Some(&b'/') {
             let prefix = self.prefix?.as_bytes();
             let elsewhere = matches!(value.get(1), Some(b'/' | b'\\'));
-            return (!elsewhere && !is_under(prefix, value)).then(|| [prefix, value].concat());
+            return (!elsewhere && !has_prefix(prefix, value)).then(|| [prefix, value].concat());
         }
-        let url = Absolute::read(value)?;
-        if url.is_at(self.client_host) {
+        let url = AbsoluteUrl::parse(value)?;
+        if url.has_authority(self.client_host) {
             let prefix = self.prefix?;
-            return Some([url.start, &under(prefix, url.rest)].concat());
+            return Some([url.start, &with_prefix(prefix, url.rest)].concat());
         }
-        let own_port = |host| url.is_on(host, self.container_port);
-        let own = url.is_at(self.upstream_host)
+        let own_port = |host| url.has_name_and_port(host, self.container_port);
+        let own = url.has_authority(self.upstream_host)
             || own_port(self.upstream_host)
             || (self.prefix.is_some() && own_port(self.client_host));
         if !own {
             return None;
         }
         let scheme = if url.https { "https" } else { self.client_scheme };
-        let rest = under(self.prefix.unwrap_or_default(), url.rest);
+        let rest = with_prefix(self.prefix.unwrap_or_default(), url.rest);
         Some([scheme.as_bytes(), b"://", self.client_host.as_bytes(), &rest].concat())
     }
 }
 
 /// A URL with scheme and host.
-struct Absolute<'v> {
+struct AbsoluteUrl<'v> {
     https: bool,
     /// Scheme and authority.
     start: &'v [u8],
@@ -126,11 +126,11 @@ struct Absolute<'v> {
     rest: &'v [u8],
 }
 
-impl<'v> Absolute<'v> {
-    fn read(value: &'v [u8]) -> Option<Self> {
-        let (https, after) = match strip_no_case(value, b"http://") {
+impl<'v> AbsoluteUrl<'v> {
+    fn parse(value: &'v [u8]) -> Option<Self> {
+        let (https, after) = match strip_prefix_ignore_case(value, b"http://") {
             Some(after) => (false, after),
-            None => (true, strip_no_case(value, b"https://")?),
+            None => (true, strip_prefix_ignore_case(value, b"https://")?),
         };
         let end = after.iter().position(|b| matches!(b, b'/' | b'?' | b'#')).unwrap_or(after.len());
         let (authority, rest) = after.split_at_checked(end)?;
@@ -139,21 +139,21 @@ impl<'v> Absolute<'v> {
         Some(Self { https, start, host, rest })
     }
 
-    fn is_at(&self, host: &str) -> bool {
+    fn has_authority(&self, host: &str) -> bool {
         ClientHost::parse(host).is_some_and(|host| self.host.same_by_either_scheme(&host))
     }
 
     /// Whether it leads to the name of `host`, at `port`.
-    fn is_on(&self, host: &str, port: u16) -> bool {
+    fn has_name_and_port(&self, host: &str, port: u16) -> bool {
         self.host.port() == Some(port)
             && ClientHost::parse(host).is_some_and(|host| self.host.same_name(&host))
     }
 }
 
 /// What follows an authority, moved under `prefix`, which may be empty.
-fn under(prefix: &str, rest: &[u8]) -> Vec<u8> {
+fn with_prefix(prefix: &str, rest: &[u8]) -> Vec<u8> {
     let between: &[u8] = match rest.first() {
-        _ if prefix.is_empty() || is_under(prefix.as_bytes(), rest) => return rest.to_vec(),
+        _ if prefix.is_empty() || has_prefix(prefix.as_bytes(), rest) => return rest.to_vec(),
         Some(b'/') => b"",
         _ => b"/",
     };
@@ -161,7 +161,7 @@ fn under(prefix: &str, rest: &[u8]) -> Vec<u8> {
 }
 
 /// Whether a path is the prefix, or goes on after it with `/`, `?` or `#`.
-fn is_under(prefix: &[u8], path: &[u8]) -> bool {
+fn has_prefix(prefix: &[u8], path: &[u8]) -> bool {
     path.strip_prefix(prefix).is_some_and(|rest| matches!(rest.first(), None | Some(b'/' | b'?' | b'#')))
 }
 
@@ -203,7 +203,7 @@ fn refresh_url(value: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
         [b';' | b',', tail @ ..] => tail.trim_ascii_start(),
         _ => rest,
     };
-    let named = strip_no_case(rest, b"url")
+    let named = strip_prefix_ignore_case(rest, b"url")
         .and_then(|tail| tail.trim_ascii_start().strip_prefix(b"="))
         .map(<[u8]>::trim_ascii_start);
     let rest = named.unwrap_or(rest);

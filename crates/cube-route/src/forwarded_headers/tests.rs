@@ -75,7 +75,7 @@ fn other_names_are_the_clients() {
     ] {
         assert!(!is_reserved_header(name), "{name}");
     }
-    for name in CREDENTIALS.iter() {
+    for name in CREDENTIAL_HEADERS.iter() {
         assert!(!is_reserved_header(name.as_str()), "{name} has its own switch");
         assert!(is_credential(name.as_str()) && is_credential(&name.as_str().to_ascii_uppercase()));
     }
