@@ -51,7 +51,7 @@ impl MetadataStore for Everyone {
         false
     }
 
-    fn answered(&self) -> bool {
+    fn has_responded(&self) -> bool {
         true
     }
 

@@ -233,7 +233,7 @@ mod tests {
         until(|| set.reads.load(Ordering::SeqCst) == 1).await;
         for (event, nodes) in [
             (StoreEvent::FaultyNodes, &["10.0.0.1"][..]),
-            (StoreEvent::Distrust, &[]),
+            (StoreEvent::InvalidateAll, &[]),
             (StoreEvent::FaultyNodes, &["10.0.0.1"]),
         ] {
             set.set(nodes);
@@ -248,7 +248,7 @@ mod tests {
         let set = FaultySet::new(&[]);
         let breaker = breaker(&set);
         for _ in 0..20 {
-            set.events.send(StoreEvent::Untracked).unwrap();
+            set.events.send(StoreEvent::TrackingLost).unwrap();
         }
         let run = tokio::spawn(Arc::clone(&breaker).run());
         until(|| set.reads.load(Ordering::SeqCst) == 2).await;

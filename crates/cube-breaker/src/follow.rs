@@ -49,12 +49,12 @@ impl Breaker {
                 () = sleep_until(due) => return Ok(()),
                 () = self.changed.notified() => {}
                 event = events.recv() => match event {
-                    Ok(StoreEvent::FaultyNodes | StoreEvent::Distrust) | Err(RecvError::Lagged(_)) => {
+                    Ok(StoreEvent::FaultyNodes | StoreEvent::InvalidateAll) | Err(RecvError::Lagged(_)) => {
                         // One reading answers all that was pushed until it begins.
                         while !matches!(events.try_recv(), Err(TryRecvError::Empty | TryRecvError::Closed)) {}
                         return Ok(());
                     }
-                    Ok(StoreEvent::Changed(_) | StoreEvent::StateChanged(_) | StoreEvent::Untracked) => {}
+                    Ok(StoreEvent::RecordChanged(_) | StoreEvent::StateChanged(_) | StoreEvent::TrackingLost) => {}
                     Err(RecvError::Closed) => return Err(RecvError::Closed),
                 },
             }

@@ -54,7 +54,7 @@ impl MetadataStore for FaultySet {
         self.nodes.lock().is_none()
     }
 
-    fn answered(&self) -> bool {
+    fn has_responded(&self) -> bool {
         true
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cube_breaker::Verdict;
 use cube_lifecycle::{Gate, Held, Refusal};
-use cube_metadata::Field;
+use cube_metadata::FieldValue;
 use cube_resolver::{Entry, Lookup, RouteError, TokenVerdict};
 use cube_route::{Port, SandboxTarget};
 use http::HeaderValue;
@@ -188,9 +188,9 @@ pub(crate) fn masked_host(entry: &Entry, port: Port) -> Result<Option<HeaderValu
         return Ok(None);
     }
     match &entry.record.mask_request_host {
-        Field::Missing => Ok(None),
-        Field::Malformed => Err(Fault::MalformedAddress),
-        Field::Value(mask) => {
+        FieldValue::Missing => Ok(None),
+        FieldValue::Malformed => Err(Fault::MalformedAddress),
+        FieldValue::Value(mask) => {
             HeaderValue::from_str(&mask.render(port)).map(Some).map_err(|_| Fault::MalformedAddress)
         }
     }

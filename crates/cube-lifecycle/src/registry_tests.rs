@@ -34,7 +34,7 @@ impl MetadataStore for Rows {
     fn failing(&self) -> bool {
         false
     }
-    fn answered(&self) -> bool {
+    fn has_responded(&self) -> bool {
         true
     }
     async fn list(&self) -> Result<Vec<SandboxId>, StoreError> {

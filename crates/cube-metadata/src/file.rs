@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use prometheus::{IntGauge, Registry};
 use tokio::sync::broadcast;
 
-use crate::yaml::{Document, Fields, Id, Unique};
+use crate::yaml::{Document, Fields, Id, UniqueMap};
 use crate::yaml_edit;
 use crate::{MetadataStore, SandboxRecord, Snapshot, StoreError, StoreEvent, TrackingSession};
 
@@ -98,7 +98,7 @@ impl FileStore {
         let added = after.iter().filter(|(id, _)| !before.contains_key(*id));
         // Nobody listening is no fault.
         for (id, _) in changed.chain(added) {
-            let _ = self.events.send(StoreEvent::Changed(id.0.clone()));
+            let _ = self.events.send(StoreEvent::RecordChanged(id.0.clone()));
         }
         if old.faulty_backend_set != new.faulty_backend_set {
             let _ = self.events.send(StoreEvent::FaultyNodes);
@@ -170,7 +170,7 @@ impl MetadataStore for FileStore {
         false
     }
 
-    fn answered(&self) -> bool {
+    fn has_responded(&self) -> bool {
         true
     }
 
@@ -186,7 +186,7 @@ impl MetadataStore for FileStore {
     async fn put(&self, id: &SandboxId, fields: &BTreeMap<String, String>) -> Result<(), StoreError> {
         let new = (Id(id.clone()), fields.clone());
         self.edit(
-            |document| document.sandboxes.0.entry(new.0).or_insert_with(Unique::default).0.extend(new.1),
+            |document| document.sandboxes.0.entry(new.0).or_insert_with(UniqueMap::default).0.extend(new.1),
             |text| yaml_edit::put(text, id.as_str(), fields),
         )
         .await
@@ -282,7 +282,7 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Field;
+    use crate::FieldValue;
 
     fn id(text: &str) -> SandboxId {
         SandboxId::parse(text).unwrap()
@@ -306,7 +306,7 @@ mod tests {
             "sandboxes: {Ab: {HostIP: 10.0.0.1}, empty: {}}\nfaulty_backend_set: ['::ffff:10.0.0.2', x]";
         let store = FileStore::from_yaml(text).unwrap();
         let record = store.fetch(&id("ab")).await.unwrap().record.unwrap();
-        assert_eq!(record.host_ip, Field::Value("10.0.0.1".parse().unwrap()));
+        assert_eq!(record.host_ip, FieldValue::Value("10.0.0.1".parse().unwrap()));
         assert!(store.fetch(&id("empty")).await.unwrap().record.is_none());
         assert!(store.fetch(&id("other")).await.unwrap().record.is_none());
         assert_eq!(store.faulty_nodes().await.unwrap(), HashSet::from(["10.0.0.2".parse().unwrap()]));
@@ -318,7 +318,7 @@ mod tests {
         let mut events = store.subscribe();
         let fields = BTreeMap::from([("HostIP".to_owned(), "10.0.0.1".to_owned())]);
         store.put(&id("ab"), &fields).await.unwrap();
-        assert_eq!(next(&mut events).await, StoreEvent::Changed(id("ab")));
+        assert_eq!(next(&mut events).await, StoreEvent::RecordChanged(id("ab")));
         assert_eq!(store.get(&id("ab")).await.unwrap(), Some(fields));
         assert_eq!(store.list().await.unwrap(), [id("ab")]);
         assert!(store.delete(&id("ab")).await.unwrap());
@@ -337,7 +337,7 @@ mod tests {
         let mut changed = Vec::new();
         for _ in 0..3 {
             match next(&mut events).await {
-                StoreEvent::Changed(id) => changed.push(id.to_string()),
+                StoreEvent::RecordChanged(id) => changed.push(id.to_string()),
                 other => panic!("{other:?}"),
             }
         }
@@ -355,7 +355,7 @@ mod tests {
         assert!(broken.to_string().contains("line 1, column"), "{broken}");
         // Good again: the only event there ever is.
         fs::write(&path, "sandboxes: {a: {x: y}, b: {x: y}}").unwrap();
-        assert_eq!(next(&mut events).await, StoreEvent::Changed(id("b")));
+        assert_eq!(next(&mut events).await, StoreEvent::RecordChanged(id("b")));
         assert!(store.fetch(&id("a")).await.unwrap().record.is_some());
     }
 

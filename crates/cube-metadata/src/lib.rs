@@ -3,10 +3,10 @@
 //! [`SandboxRecord`] is the parsed Redis hash; [`MetadataStore`] is anything that can read one.
 //! The schema is the metadata page of the contract.
 
-mod field;
 mod file;
-mod mask;
+mod host_mask;
 mod record;
+mod record_field;
 mod redis;
 mod secret;
 mod store;
@@ -14,10 +14,10 @@ mod yaml;
 mod yaml_edit;
 mod yaml_tab;
 
-pub use field::{FieldFault, RecordField, check_field};
 pub use file::FileStore;
-pub use mask::HostMask;
-pub use record::{Access, Field, Oddity, SandboxRecord, SandboxState, Status, TrafficToken};
+pub use host_mask::HostMask;
+pub use record::{Access, FieldValue, RecordWarning, SandboxRecord, SandboxState, Status, TrafficToken};
+pub use record_field::{FieldError, RecordField, check_field};
 pub use redis::{RedisSettings, RedisStore};
 pub use secret::Secret;
 pub use store::{MetadataStore, Snapshot, SnapshotObserver, StoreError, StoreEvent, TrackingSession};

@@ -7,11 +7,11 @@ use constant_time_eq::constant_time_eq;
 use cube_route::Port;
 
 use crate::HostMask;
-use crate::field::{RecordField, address};
+use crate::record_field::{RecordField, address};
 
 /// A field that a request may need. Only the request that needs it minds what is wrong with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Field<T> {
+pub enum FieldValue<T> {
     /// Absent or empty: `310507`.
     Missing,
     /// There, but not what it should be: `310508`.
@@ -138,7 +138,7 @@ pub enum Access {
 
 /// What is wrong with a record although it can be served from: for one log line a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Oddity {
+pub enum RecordWarning {
     /// `HostIP` is no address.
     HostIp,
     /// `SandboxIP` is no address.
@@ -153,15 +153,15 @@ pub enum Oddity {
     Status,
 }
 
-impl fmt::Display for Oddity {
+impl fmt::Display for RecordWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Oddity::HostIp => f.write_str("HostIP is not an address"),
-            Oddity::SandboxIp => f.write_str("SandboxIP is not an address"),
-            Oddity::HostPort(container) => write!(f, "the value of {container} is not a port"),
-            Oddity::AllowPublicTraffic => f.write_str("AllowPublicTraffic is neither true nor false"),
-            Oddity::MaskRequestHost => f.write_str("MaskRequestHost is not host[:port]"),
-            Oddity::Status => f.write_str("Status is an unknown word"),
+            RecordWarning::HostIp => f.write_str("HostIP is not an address"),
+            RecordWarning::SandboxIp => f.write_str("SandboxIP is not an address"),
+            RecordWarning::HostPort(container) => write!(f, "the value of {container} is not a port"),
+            RecordWarning::AllowPublicTraffic => f.write_str("AllowPublicTraffic is neither true nor false"),
+            RecordWarning::MaskRequestHost => f.write_str("MaskRequestHost is not host[:port]"),
+            RecordWarning::Status => f.write_str("Status is an unknown word"),
         }
     }
 }
@@ -170,21 +170,21 @@ impl fmt::Display for Oddity {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SandboxRecord {
     /// Address of the node.
-    pub host_ip: Field<IpAddr>,
+    pub host_ip: FieldValue<IpAddr>,
     /// Address of the sandbox on its node.
-    pub sandbox_ip: Field<IpAddr>,
+    pub sandbox_ip: FieldValue<IpAddr>,
     /// Who may reach it.
     pub access: Access,
     /// What the sandbox sees as Host; missing: the client's own.
-    pub mask_request_host: Field<HostMask>,
+    pub mask_request_host: FieldValue<HostMask>,
     /// `CreatedAt` as written (unix nanoseconds); part of the generation.
     pub created_at: Option<Box<str>>,
     /// `Status`, where set.
     pub status: Option<Status>,
     /// Index of the key prefix the record was found under.
     pub prefix: u8,
-    ports: Box<[(Port, Field<Port>)]>,
-    odd_access: bool,
+    ports: Box<[(Port, FieldValue<Port>)]>,
+    malformed_access: bool,
 }
 
 impl SandboxRecord {
@@ -192,9 +192,9 @@ impl SandboxRecord {
     /// record comes out: what is wrong is said field by field.
     #[must_use]
     pub fn parse<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>, prefix: u8) -> Self {
-        let mut host_ip = Field::Missing;
-        let mut sandbox_ip = Field::Missing;
-        let mut mask_request_host = Field::Missing;
+        let mut host_ip = FieldValue::Missing;
+        let mut sandbox_ip = FieldValue::Missing;
+        let mut mask_request_host = FieldValue::Missing;
         let mut created_at = None;
         let mut status = None;
         let mut public = None;
@@ -234,49 +234,49 @@ impl SandboxRecord {
             status,
             prefix,
             ports: ports.into_boxed_slice(),
-            odd_access: !matches!(public, None | Some(b"true" | b"false")),
+            malformed_access: !matches!(public, None | Some(b"true" | b"false")),
         }
     }
 
     /// Everything in the record that is not what it should be, wherever it is needed or not.
-    pub fn oddities(&self) -> impl Iterator<Item = Oddity> + '_ {
+    pub fn warnings(&self) -> impl Iterator<Item = RecordWarning> + '_ {
         let of_fields = [
-            matches!(self.host_ip, Field::Malformed).then_some(Oddity::HostIp),
-            matches!(self.sandbox_ip, Field::Malformed).then_some(Oddity::SandboxIp),
-            self.odd_access.then_some(Oddity::AllowPublicTraffic),
-            matches!(self.mask_request_host, Field::Malformed).then_some(Oddity::MaskRequestHost),
-            matches!(self.status, Some(Status::Unknown)).then_some(Oddity::Status),
+            matches!(self.host_ip, FieldValue::Malformed).then_some(RecordWarning::HostIp),
+            matches!(self.sandbox_ip, FieldValue::Malformed).then_some(RecordWarning::SandboxIp),
+            self.malformed_access.then_some(RecordWarning::AllowPublicTraffic),
+            matches!(self.mask_request_host, FieldValue::Malformed).then_some(RecordWarning::MaskRequestHost),
+            matches!(self.status, Some(Status::Unknown)).then_some(RecordWarning::Status),
         ];
         let of_ports = self
             .ports
             .iter()
-            .filter(|(_, mapped)| matches!(mapped, Field::Malformed))
-            .map(|(container, _)| Oddity::HostPort(*container));
+            .filter(|(_, mapped)| matches!(mapped, FieldValue::Malformed))
+            .map(|(container, _)| RecordWarning::HostPort(*container));
         of_fields.into_iter().flatten().chain(of_ports)
     }
 
     /// The host port that a container port is mapped to on the node.
     #[must_use]
-    pub fn host_port(&self, container: Port) -> Field<Port> {
+    pub fn host_port(&self, container: Port) -> FieldValue<Port> {
         match self.ports.binary_search_by_key(&container, |(port, _)| *port) {
-            Ok(at) => self.ports.get(at).map_or(Field::Missing, |(_, mapped)| *mapped),
-            Err(_) => Field::Missing,
+            Ok(at) => self.ports.get(at).map_or(FieldValue::Missing, |(_, mapped)| *mapped),
+            Err(_) => FieldValue::Missing,
         }
     }
 
     /// All mappings, by container port.
     #[must_use]
-    pub fn ports(&self) -> &[(Port, Field<Port>)] {
+    pub fn ports(&self) -> &[(Port, FieldValue<Port>)] {
         &self.ports
     }
 }
 
 /// Empty is missing; what `read` does not know is malformed.
-fn field<T>(value: &[u8], read: impl FnOnce(&str) -> Option<T>) -> Field<T> {
+fn field<T>(value: &[u8], read: impl FnOnce(&str) -> Option<T>) -> FieldValue<T> {
     if value.is_empty() {
-        return Field::Missing;
+        return FieldValue::Missing;
     }
-    str::from_utf8(value).ok().and_then(read).map_or(Field::Malformed, Field::Value)
+    str::from_utf8(value).ok().and_then(read).map_or(FieldValue::Malformed, FieldValue::Value)
 }
 
 #[cfg(test)]
@@ -304,24 +304,24 @@ mod tests {
             ("CreatedAt", b"1733000000000000000"),
             ("Status", b"paused"),
         ]);
-        assert_eq!(record.host_ip, Field::Value("10.0.0.1".parse().unwrap()));
-        assert_eq!(record.sandbox_ip, Field::Value("fd00::7".parse().unwrap()));
-        assert_eq!(record.host_port(port(8080)), Field::Value(port(49983)));
-        assert_eq!(record.host_port(port(22)), Field::Value(port(2222)));
-        assert_eq!(record.host_port(port(80)), Field::Missing);
+        assert_eq!(record.host_ip, FieldValue::Value("10.0.0.1".parse().unwrap()));
+        assert_eq!(record.sandbox_ip, FieldValue::Value("fd00::7".parse().unwrap()));
+        assert_eq!(record.host_port(port(8080)), FieldValue::Value(port(49983)));
+        assert_eq!(record.host_port(port(22)), FieldValue::Value(port(2222)));
+        assert_eq!(record.host_port(port(80)), FieldValue::Missing);
         assert_eq!(record.created_at.as_deref(), Some("1733000000000000000"));
         assert_eq!(record.status, Some(Status::Known(SandboxState::Paused)));
         assert_eq!(record.prefix, 1);
         assert!(matches!(&record.access, Access::Token(token) if token.matches(b"example-token")));
-        assert_eq!(record.oddities().count(), 0);
+        assert_eq!(record.warnings().count(), 0);
     }
 
     #[test]
     fn an_empty_field_is_missing_and_rubbish_is_malformed() {
         let empty = record(&[("HostIP", b""), ("SandboxIP", b""), ("8080", b""), ("MaskRequestHost", b"")]);
-        assert_eq!((empty.host_ip, empty.sandbox_ip), (Field::Missing, Field::Missing));
-        assert_eq!(empty.host_port(port(8080)), Field::Missing);
-        assert_eq!(empty.mask_request_host, Field::Missing);
+        assert_eq!((empty.host_ip, empty.sandbox_ip), (FieldValue::Missing, FieldValue::Missing));
+        assert_eq!(empty.host_port(port(8080)), FieldValue::Missing);
+        assert_eq!(empty.mask_request_host, FieldValue::Missing);
         assert_eq!((empty.created_at, empty.status), (None, None));
         let bad: [&[u8]; 10] = [
             b"localhost",
@@ -337,13 +337,13 @@ mod tests {
         ];
         for value in bad {
             let record = record(&[("HostIP", value), ("SandboxIP", value)]);
-            assert_eq!(record.host_ip, Field::Malformed, "{value:?}");
-            assert_eq!(record.sandbox_ip, Field::Malformed, "{value:?}");
+            assert_eq!(record.host_ip, FieldValue::Malformed, "{value:?}");
+            assert_eq!(record.sandbox_ip, FieldValue::Malformed, "{value:?}");
         }
         for value in [&b"0"[..], b"65536", b"http", b"08", b"-1", b"\xff"] {
             let record = record(&[("8080", value)]);
-            assert_eq!(record.host_port(port(8080)), Field::Malformed, "{value:?}");
-            assert_eq!(record.oddities().collect::<Vec<_>>(), [Oddity::HostPort(port(8080))]);
+            assert_eq!(record.host_port(port(8080)), FieldValue::Malformed, "{value:?}");
+            assert_eq!(record.warnings().collect::<Vec<_>>(), [RecordWarning::HostPort(port(8080))]);
         }
     }
 
@@ -351,7 +351,7 @@ mod tests {
     fn an_ipv4_address_in_an_ipv6_one_is_the_ipv4_address() {
         assert_eq!(
             record(&[("HostIP", b"::ffff:10.0.0.1")]).host_ip,
-            Field::Value("10.0.0.1".parse().unwrap())
+            FieldValue::Value("10.0.0.1".parse().unwrap())
         );
     }
 
@@ -365,7 +365,7 @@ mod tests {
             ("+1", b"80"),
         ]);
         assert!(record.ports().is_empty());
-        assert_eq!(record.host_ip, Field::Missing);
+        assert_eq!(record.host_ip, FieldValue::Missing);
         assert_eq!(SandboxRecord::parse([(&b"\xff\xff"[..], &b"80"[..])].into_iter(), 0).ports().len(), 0);
     }
 
@@ -381,7 +381,7 @@ mod tests {
             assert!(matches!(with.access, Access::Token(_)), "{value:?}");
             let without = record(&[("AllowPublicTraffic", value)]);
             assert!(matches!(without.access, Access::Closed), "{value:?}");
-            let odd = without.oddities().any(|oddity| oddity == Oddity::AllowPublicTraffic);
+            let odd = without.warnings().any(|warning| warning == RecordWarning::AllowPublicTraffic);
             assert_eq!(odd, value != b"false", "{value:?}");
         }
     }
@@ -404,6 +404,6 @@ mod tests {
     fn a_record_is_small() {
         // A million of them are cached; what hangs off it is exactly as long as its text.
         assert!(size_of::<SandboxRecord>() <= 128, "{}", size_of::<SandboxRecord>());
-        assert!(size_of::<(Port, Field<Port>)>() <= 6);
+        assert!(size_of::<(Port, FieldValue<Port>)>() <= 6);
     }
 }

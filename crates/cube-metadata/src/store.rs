@@ -57,11 +57,11 @@ pub struct Snapshot {
 }
 
 /// A change in the store, pushed. Every subscriber sees them in order; one that lags behind
-/// (`RecvError::Lagged`) must act as on [`StoreEvent::Distrust`].
+/// (`RecvError::Lagged`) must act as on [`StoreEvent::InvalidateAll`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreEvent {
     /// A key of this sandbox's record was written, removed or ran out.
-    Changed(SandboxId),
+    RecordChanged(SandboxId),
     /// The key of this sandbox's lifecycle state was written (the same word again is a write too),
     /// removed or ran out.
     StateChanged(SandboxId),
@@ -69,9 +69,9 @@ pub enum StoreEvent {
     FaultyNodes,
     /// Everything read before may be wrong: the channel came back, lost messages, or the store
     /// was emptied. [`MetadataStore::tracking`] already says the new session.
-    Distrust,
-    /// The channel went down: changes are not pushed until a `Distrust` says it is back.
-    Untracked,
+    InvalidateAll,
+    /// The channel went down: changes are not pushed until a `InvalidateAll` says it is back.
+    TrackingLost,
 }
 
 /// A place that records can be read from.
@@ -101,7 +101,7 @@ pub trait MetadataStore: Send + Sync + 'static {
     fn failing(&self) -> bool;
 
     /// Whether the store has answered at least once (readiness).
-    fn answered(&self) -> bool;
+    fn has_responded(&self) -> bool;
 
     /// Ids of all records, for operators; may be long.
     ///
@@ -137,7 +137,7 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// Tries what a running proxy asks of the store, writing nothing: lookups, pushes where they are
     /// configured and, with `registry`, the right to write the registry row. Every fault that was found;
     /// bounded as a few lookups are.
-    async fn try_out(&self, registry: bool) -> Vec<StoreError> {
+    async fn dry_run(&self, registry: bool) -> Vec<StoreError> {
         let _ = registry;
         Vec::new()
     }

@@ -18,7 +18,7 @@ pub(crate) type Fields = BTreeMap<String, String>;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Document {
     #[serde(default)]
-    pub(crate) sandboxes: Unique<Id, Unique<String, String>>,
+    pub(crate) sandboxes: UniqueMap<Id, UniqueMap<String, String>>,
     #[serde(default)]
     pub(crate) faulty_backend_set: Vec<String>,
 }
@@ -82,15 +82,15 @@ impl fmt::Display for Id {
 /// A map in which no key may stand twice: the later one would silently win.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Unique<K: Ord, V>(pub(crate) BTreeMap<K, V>);
+pub(crate) struct UniqueMap<K: Ord, V>(pub(crate) BTreeMap<K, V>);
 
-impl<K: Ord, V> Default for Unique<K, V> {
+impl<K: Ord, V> Default for UniqueMap<K, V> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<'de, K, V> Deserialize<'de> for Unique<K, V>
+impl<'de, K, V> Deserialize<'de> for UniqueMap<K, V>
 where
     K: Deserialize<'de> + Ord + fmt::Display,
     V: Deserialize<'de>,

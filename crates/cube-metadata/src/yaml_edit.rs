@@ -38,7 +38,7 @@ impl<'a> Line<'a> {
 }
 
 /// Where things are in the file, as indices of lines; ends are exclusive.
-struct Places {
+struct RecordLocation {
     section: usize,
     end: usize,
     /// Spaces before an id.
@@ -46,7 +46,7 @@ struct Places {
     record: Option<(usize, usize)>,
 }
 
-fn find(lines: &[String], id: &str) -> Option<Places> {
+fn find(lines: &[String], id: &str) -> Option<RecordLocation> {
     let parsed: Vec<Line> = lines.iter().map(|line| Line::of(line)).collect();
     let is_section = |line: &Line| line.indent == 0 && line.key == "sandboxes" && line.opens();
     let section = parsed.iter().position(is_section)?;
@@ -71,23 +71,23 @@ fn find(lines: &[String], id: &str) -> Option<Places> {
         Some(_) => return None,
         None => None,
     };
-    Some(Places { section, end, indent, record })
+    Some(RecordLocation { section, end, indent, record })
 }
 
 /// The text with these fields of a record; `None`: not in this style.
 pub(crate) fn put(text: &str, id: &str, fields: &Fields) -> Option<String> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let places = find(&lines, id)?;
-    let Some((start, mut end)) = places.record else {
-        let mut new = vec![format!("{:1$}{2}:", "", places.indent, quoted(id)?)];
+    let location = find(&lines, id)?;
+    let Some((start, mut end)) = location.record else {
+        let mut new = vec![format!("{:1$}{2}:", "", location.indent, quoted(id)?)];
         for (name, value) in fields {
-            new.push(format!("{:1$}{2}: {3}", "", 2 * places.indent, quoted(name)?, quoted(value)?));
+            new.push(format!("{:1$}{2}: {3}", "", 2 * location.indent, quoted(name)?, quoted(value)?));
         }
-        lines.splice(places.end..places.end, new);
+        lines.splice(location.end..location.end, new);
         return Some(joined(&lines));
     };
     let mut inner = lines.get(start + 1..end)?.iter().map(|line| Line::of(line)).filter(Line::is_content);
-    let indent = inner.next().map_or(2 * places.indent, |line| line.indent);
+    let indent = inner.next().map_or(2 * location.indent, |line| line.indent);
     for (name, value) in fields {
         let mut own = (start + 1..end).filter(|at| {
             lines
@@ -114,15 +114,15 @@ pub(crate) fn put(text: &str, id: &str, fields: &Fields) -> Option<String> {
 /// The text without a record and the comment right above it; `None`: not in this style.
 pub(crate) fn remove(text: &str, id: &str) -> Option<String> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let places = find(&lines, id)?;
-    let (mut start, end) = places.record?;
-    while start > places.section + 1 && lines.get(start - 1).is_some_and(|line| Line::of(line).comment) {
+    let location = find(&lines, id)?;
+    let (mut start, end) = location.record?;
+    while start > location.section + 1 && lines.get(start - 1).is_some_and(|line| Line::of(line).comment) {
         start -= 1;
     }
     lines.drain(start..end);
-    let left = lines.iter().skip(places.section + 1).map(|line| Line::of(line));
+    let left = lines.iter().skip(location.section + 1).map(|line| Line::of(line));
     if !left.filter(Line::is_content).take(1).any(|line| line.indent > 0) {
-        *lines.get_mut(places.section)? = "sandboxes: {}".to_owned();
+        *lines.get_mut(location.section)? = "sandboxes: {}".to_owned();
     }
     Some(joined(&lines))
 }

@@ -131,7 +131,7 @@ async fn run(
         );
         let store = store.clone();
         let ready = async move {
-            while !store.answered() {
+            while !store.has_responded() {
                 tokio::time::sleep(LOOK).await;
             }
         };

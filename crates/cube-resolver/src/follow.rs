@@ -115,7 +115,7 @@ impl Resolver {
         loop {
             tokio::select! {
                 event = events.recv() => match event {
-                    Ok(StoreEvent::Changed(id)) => {
+                    Ok(StoreEvent::RecordChanged(id)) => {
                         if self.changed(&id, false) {
                             work.want(id);
                         }
@@ -125,13 +125,13 @@ impl Resolver {
                         self.changed(&id, true);
                         work.want(id);
                     }
-                    Ok(StoreEvent::Distrust) | Err(RecvError::Lagged(_)) => {
+                    Ok(StoreEvent::InvalidateAll) | Err(RecvError::Lagged(_)) => {
                         self.distrust();
                         // A newer sweep finds everything that an older one has not.
                         work.sweeps.abort_all();
                         work.sweeps.spawn(Arc::clone(&self).sweep());
                     }
-                    Ok(StoreEvent::Untracked | StoreEvent::FaultyNodes) => {}
+                    Ok(StoreEvent::TrackingLost | StoreEvent::FaultyNodes) => {}
                     Err(RecvError::Closed) => return,
                 },
                 Some(found) = work.sweeps.join_next() => {

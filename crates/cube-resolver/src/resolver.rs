@@ -374,10 +374,10 @@ fn claim(last: &Mutex<Option<Instant>>, now: Instant, pause: Duration) -> bool {
 
 /// One line a record: a new reading that is odd in the same ways says nothing.
 fn tell_of_oddities(id: &SandboxId, record: &SandboxRecord, last: Option<&Entry>) {
-    let known = |oddity| last.is_some_and(|last| last.record.oddities().any(|known| known == oddity));
-    for oddity in record.oddities() {
-        if !known(oddity) {
-            tracing::warn!(sandbox = %id, "odd record: {oddity}");
+    let known = |warning| last.is_some_and(|last| last.record.warnings().any(|known| known == warning));
+    for warning in record.warnings() {
+        if !known(warning) {
+            tracing::warn!(sandbox = %id, "odd record: {warning}");
         }
     }
 }

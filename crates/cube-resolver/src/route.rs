@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use cube_metadata::{Field, Oddity, SandboxRecord};
+use cube_metadata::{FieldValue, RecordWarning, SandboxRecord};
 use cube_route::Port;
 
 use crate::guard::{AddressGuard, Dial, Refusal};
@@ -32,7 +32,7 @@ pub enum RouteError {
     NoMapping(Port),
     /// `310508`: a field that this request needs is not what it should be.
     #[error("{0}")]
-    Malformed(Oddity),
+    Malformed(RecordWarning),
     /// `310508`: the address guard refuses it.
     #[error("{address} may not be dialled: {why}")]
     Forbidden {
@@ -53,14 +53,14 @@ pub fn route(
     node_ip: IpAddr,
     guard: &AddressGuard,
 ) -> Result<Route, RouteError> {
-    let node = needed(record.host_ip, RouteError::NoHostIp, Oddity::HostIp)?.to_canonical();
+    let node = needed(record.host_ip, RouteError::NoHostIp, RecordWarning::HostIp)?.to_canonical();
     let local = node == node_ip.to_canonical();
     let (address, dial) = if local {
-        let ip = needed(record.sandbox_ip, RouteError::NoSandboxIp, Oddity::SandboxIp)?;
+        let ip = needed(record.sandbox_ip, RouteError::NoSandboxIp, RecordWarning::SandboxIp)?;
         (SocketAddr::new(ip.to_canonical(), port.get()), Dial::Sandbox)
     } else {
         let mapped = record.host_port(port);
-        let mapped = needed(mapped, RouteError::NoMapping(port), Oddity::HostPort(port))?;
+        let mapped = needed(mapped, RouteError::NoMapping(port), RecordWarning::HostPort(port))?;
         (SocketAddr::new(node, mapped.get()), Dial::Node)
     };
     if let Some(why) = guard.refusal(address, dial) {
@@ -69,11 +69,11 @@ pub fn route(
     Ok(Route { address, node, local })
 }
 
-fn needed<T>(field: Field<T>, missing: RouteError, malformed: Oddity) -> Result<T, RouteError> {
+fn needed<T>(field: FieldValue<T>, missing: RouteError, malformed: RecordWarning) -> Result<T, RouteError> {
     match field {
-        Field::Value(value) => Ok(value),
-        Field::Missing => Err(missing),
-        Field::Malformed => Err(RouteError::Malformed(malformed)),
+        FieldValue::Value(value) => Ok(value),
+        FieldValue::Missing => Err(missing),
+        FieldValue::Malformed => Err(RouteError::Malformed(malformed)),
     }
 }
 
@@ -114,11 +114,14 @@ mod tests {
         let (here, there) = (("HostIP", HERE), ("HostIP", "10.0.0.2"));
         let port = Port::new(8080).unwrap();
         assert_eq!(of(&[("8080", "49983")]), Err(RouteError::NoHostIp));
-        assert_eq!(of(&[("HostIP", "localhost")]), Err(RouteError::Malformed(Oddity::HostIp)));
+        assert_eq!(of(&[("HostIP", "localhost")]), Err(RouteError::Malformed(RecordWarning::HostIp)));
         assert_eq!(of(&[here, ("8080", "49983")]), Err(RouteError::NoSandboxIp));
-        assert_eq!(of(&[here, ("SandboxIP", "fe80:::1")]), Err(RouteError::Malformed(Oddity::SandboxIp)));
+        assert_eq!(
+            of(&[here, ("SandboxIP", "fe80:::1")]),
+            Err(RouteError::Malformed(RecordWarning::SandboxIp))
+        );
         assert_eq!(of(&[there, ("8081", "49983")]), Err(RouteError::NoMapping(port)));
-        assert_eq!(of(&[there, ("8080", "0")]), Err(RouteError::Malformed(Oddity::HostPort(port))));
+        assert_eq!(of(&[there, ("8080", "0")]), Err(RouteError::Malformed(RecordWarning::HostPort(port))));
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl MetadataStore for Scripted {
         self.failing.load(Ordering::SeqCst)
     }
 
-    fn answered(&self) -> bool {
+    fn has_responded(&self) -> bool {
         true
     }
 
@@ -203,7 +203,7 @@ impl World {
 
     pub(crate) async fn push(&self, id: &SandboxId) {
         if self.store.tracking().is_some() {
-            self.send(StoreEvent::Changed(id.clone())).await;
+            self.send(StoreEvent::RecordChanged(id.clone())).await;
         }
     }
 
@@ -213,13 +213,13 @@ impl World {
 
     pub(crate) async fn channel_down(&self) {
         self.store.session.store(0, Ordering::SeqCst);
-        self.send(StoreEvent::Untracked).await;
+        self.send(StoreEvent::TrackingLost).await;
     }
 
     pub(crate) async fn channel_up(&self) {
         let session = self.store.last_session.fetch_add(1, Ordering::SeqCst) + 1;
         self.store.session.store(session, Ordering::SeqCst);
-        self.send(StoreEvent::Distrust).await;
+        self.send(StoreEvent::InvalidateAll).await;
     }
 
     /// More messages than the follower can be behind; the session stays.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use cube_lifecycle::Outlook;
-use cube_metadata::{Access, Field};
+use cube_metadata::{Access, FieldValue};
 use cube_resolver::{Entry, Lookup, Route, RouteError, TokenVerdict};
 use cube_route::{ListenerKind, Port, RequestHead, SandboxTarget, envd_control_route};
 use http::{Method, Version, header};
@@ -57,8 +57,8 @@ impl SeenFrom {
         }
         let reached = |ip: &IpAddr| settings.guard.reached_at(*ip, &settings.listens);
         let host_ip = match entry.record.host_ip {
-            Field::Value(ip) => Some(ip).filter(reached),
-            Field::Missing | Field::Malformed => None,
+            FieldValue::Value(ip) => Some(ip).filter(reached),
+            FieldValue::Missing | FieldValue::Malformed => None,
         };
         let assumed = question.connects_to.filter(reached).or(host_ip).filter(|_| host_ip.is_some());
         Self {

@@ -165,7 +165,7 @@ impl AdminApi {
                 "ready": self.readiness.unready().is_none(),
                 "version": env!("CARGO_PKG_VERSION"),
                 "store": {
-                    "answered": store.answered(),
+                    "answered": store.has_responded(),
                     "failing": store.failing(),
                     "tracked": store.tracking().is_some(),
                 },

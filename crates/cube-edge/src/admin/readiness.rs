@@ -42,6 +42,6 @@ impl Readiness {
         if !self.listening.load(Ordering::Acquire) {
             return Some("the listeners are not open yet");
         }
-        (!self.store.answered()).then_some("the store has not answered yet")
+        (!self.store.has_responded()).then_some("the store has not answered yet")
     }
 }

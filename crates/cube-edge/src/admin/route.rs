@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use cube_breaker::Breaker;
 use cube_lifecycle::Lifecycle;
-use cube_metadata::{Access, Field, Status};
+use cube_metadata::{Access, FieldValue, Status};
 use cube_resolver::Inspection;
 use serde_json::{Map, Value, json};
 
@@ -15,10 +15,10 @@ pub(super) fn describe(found: &Inspection, lifecycle: &Lifecycle, breaker: &Brea
     let ports: Map<String, Value> =
         record.ports().iter().map(|(container, host)| (container.to_string(), field(*host))).collect();
     let breaker = match record.host_ip {
-        Field::Value(node) if breaker.faulty().contains(&node) => "faulty",
-        Field::Value(node) if breaker.open_nodes().contains(&node) => "open",
-        Field::Value(_) => "closed",
-        Field::Missing | Field::Malformed => "unknown",
+        FieldValue::Value(node) if breaker.faulty().contains(&node) => "faulty",
+        FieldValue::Value(node) if breaker.open_nodes().contains(&node) => "open",
+        FieldValue::Value(_) => "closed",
+        FieldValue::Missing | FieldValue::Malformed => "unknown",
     };
     json!({
         "sandbox_id": entry.id.as_str(),
@@ -32,9 +32,9 @@ pub(super) fn describe(found: &Inspection, lifecycle: &Lifecycle, breaker: &Brea
                 Access::Closed => "closed",
             },
             "mask_request_host": match record.mask_request_host {
-                Field::Missing => "missing",
-                Field::Malformed => "malformed",
-                Field::Value(_) => "set",
+                FieldValue::Missing => "missing",
+                FieldValue::Malformed => "malformed",
+                FieldValue::Value(_) => "set",
             },
             "created_at": record.created_at,
             "status": record.status.map(word),
@@ -51,11 +51,11 @@ pub(super) fn describe(found: &Inspection, lifecycle: &Lifecycle, breaker: &Brea
 }
 
 /// The value as text, `null` where missing, `"malformed"` where it is.
-fn field<T: Display>(field: Field<T>) -> Value {
+fn field<T: Display>(field: FieldValue<T>) -> Value {
     match field {
-        Field::Missing => Value::Null,
-        Field::Malformed => "malformed".into(),
-        Field::Value(value) => value.to_string().into(),
+        FieldValue::Missing => Value::Null,
+        FieldValue::Malformed => "malformed".into(),
+        FieldValue::Value(value) => value.to_string().into(),
     }
 }
 

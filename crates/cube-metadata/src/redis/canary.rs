@@ -14,7 +14,7 @@ const KEYS: usize = 16;
 
 /// The keys that are read again, one at a time.
 pub(crate) struct Canary {
-    kept: Mutex<Kept>,
+    kept: Mutex<CanaryKeys>,
     /// Whether the next record that is read is worth a place.
     wanted: AtomicBool,
     /// Whether a record was read since the last check.
@@ -22,7 +22,7 @@ pub(crate) struct Canary {
 }
 
 #[derive(Default)]
-struct Kept {
+struct CanaryKeys {
     /// With a fingerprint of what each held, the next to be checked first.
     keys: Vec<(String, u64)>,
     /// Whether a record was read in this session, and may be in a cache.
@@ -31,7 +31,7 @@ struct Kept {
 
 /// What there is to check.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Check {
+pub(crate) enum CanaryCheck {
     /// This key.
     Key(String),
     /// Nothing: no record was read.
@@ -76,23 +76,23 @@ impl Canary {
     }
 
     pub(crate) fn clear(&self) {
-        *self.kept.lock() = Kept::default();
+        *self.kept.lock() = CanaryKeys::default();
         self.read.store(false, Ordering::Relaxed);
         self.wanted.store(true, Ordering::Relaxed);
     }
 
     /// What to check now; another key may take a place from now on.
-    pub(crate) fn next(&self) -> Check {
+    pub(crate) fn next(&self) -> CanaryCheck {
         let mut kept = self.kept.lock();
         let lately = self.read.swap(false, Ordering::Relaxed);
         kept.any |= lately;
         self.wanted.store(true, Ordering::Relaxed);
         if kept.keys.is_empty() {
             // What was read lately is likely to be read again at once, and then takes a place.
-            return if kept.any && !lately { Check::Blind } else { Check::Nothing };
+            return if kept.any && !lately { CanaryCheck::Blind } else { CanaryCheck::Nothing };
         }
         kept.keys.rotate_left(1);
-        kept.keys.last().map_or(Check::Nothing, |(key, _)| Check::Key(key.clone()))
+        kept.keys.last().map_or(CanaryCheck::Nothing, |(key, _)| CanaryCheck::Key(key.clone()))
     }
 
     /// Whether `key` still holds what it held, or is not kept any more.
@@ -138,16 +138,16 @@ mod tests {
     #[test]
     fn the_keys_are_checked_in_turn_and_those_that_changed_are_not() {
         let canary = Canary::default();
-        assert_eq!(canary.next(), Check::Nothing);
+        assert_eq!(canary.next(), CanaryCheck::Nothing);
         for key in ["a", "b", "c"] {
             assert!(canary.read());
             canary.set(key, &map(&[("x", key)]));
         }
         let checked: Vec<_> = (0..4).map(|_| canary.next()).collect();
-        assert_eq!(checked, ["a", "b", "c", "a"].map(|key| Check::Key(key.to_owned())));
+        assert_eq!(checked, ["a", "b", "c", "a"].map(|key| CanaryCheck::Key(key.to_owned())));
         canary.changed(b"b");
         let checked: Vec<_> = (0..2).map(|_| canary.next()).collect();
-        assert_eq!(checked, ["c", "a"].map(|key| Check::Key(key.to_owned())));
+        assert_eq!(checked, ["c", "a"].map(|key| CanaryCheck::Key(key.to_owned())));
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         canary.set("late", &map(&[]));
         assert!(!canary.read());
         let checked: Vec<_> = (0..KEYS).map(|_| canary.next()).collect();
-        assert!(checked.contains(&Check::Key("late".to_owned())));
+        assert!(checked.contains(&CanaryCheck::Key("late".to_owned())));
         assert_eq!(canary.kept.lock().keys.len(), KEYS);
     }
 
@@ -173,9 +173,9 @@ mod tests {
         canary.read();
         canary.set("a", &map(&[]));
         canary.changed(b"a");
-        assert_eq!(canary.next(), Check::Nothing, "one was read lately");
-        assert_eq!(canary.next(), Check::Blind);
+        assert_eq!(canary.next(), CanaryCheck::Nothing, "one was read lately");
+        assert_eq!(canary.next(), CanaryCheck::Blind);
         canary.clear();
-        assert_eq!(canary.next(), Check::Nothing, "a new session");
+        assert_eq!(canary.next(), CanaryCheck::Nothing, "a new session");
     }
 }

@@ -14,7 +14,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use crate::StoreError;
-use crate::redis::settings::{RedisSettings, Target};
+use crate::redis::settings::{ConnectionTarget, RedisSettings};
 
 /// Commands that may wait for the connection; beyond it they fail at once.
 const MAX_WAITING: usize = 10_000;
@@ -27,19 +27,19 @@ const RECONNECT_JITTER_MS: u32 = 50;
 
 /// Makes clients that differ only in the server they talk to.
 pub(crate) struct Connector {
-    target: Target,
+    target: ConnectionTarget,
     tls: Option<TlsConnector>,
     command_timeout: Duration,
 }
 
 impl Connector {
     pub(crate) fn new(settings: &RedisSettings) -> Result<Self, StoreError> {
-        let target = Target::of(settings)?;
+        let target = ConnectionTarget::of(settings)?;
         let tls = if target.tls { Some(tls(settings)?) } else { None };
         Ok(Self { target, tls, command_timeout: settings.command_timeout })
     }
 
-    pub(crate) fn target(&self) -> &Target {
+    pub(crate) fn target(&self) -> &ConnectionTarget {
         &self.target
     }
 

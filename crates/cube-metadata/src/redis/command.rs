@@ -25,7 +25,7 @@ impl Command {
     }
 
     /// Whether lookups of sandboxes are made of such commands.
-    pub(crate) fn looks_up(&self) -> bool {
+    pub(crate) fn is_lookup_command(&self) -> bool {
         matches!(self.verb, "HGETALL" | "GET")
     }
 
@@ -35,7 +35,7 @@ impl Command {
 }
 
 /// One answer a command, in the order of the commands; an error is the server's answer.
-pub(crate) type Answers = Vec<Result<Value, StoreError>>;
+pub(crate) type Replies = Vec<Result<Value, StoreError>>;
 
 /// Adds a command to a pipeline; nothing is sent yet.
 pub(crate) async fn queue(

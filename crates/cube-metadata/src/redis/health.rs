@@ -52,7 +52,7 @@ impl Health {
     }
 
     /// Waits until the server fails.
-    pub(crate) async fn failure(&self) -> StoreError {
+    pub(crate) async fn wait_for_failure(&self) -> StoreError {
         let mut error = self.error.subscribe();
         match error.wait_for(Option::is_some).await {
             Ok(error) => error.clone().unwrap_or(StoreError::Timeout),
@@ -61,7 +61,7 @@ impl Health {
     }
 
     /// Whether the server was good until now.
-    pub(crate) fn fail(&self, error: &StoreError) -> bool {
+    pub(crate) fn mark_failing(&self, error: &StoreError) -> bool {
         let another = self.error.borrow().as_ref() != Some(error);
         let mut logged = self.logged.lock();
         if logged.is_none_or(|at| at.elapsed() >= if another { LOG_ANOTHER } else { LOG_EVERY }) {
@@ -86,7 +86,7 @@ impl Health {
         }
     }
 
-    pub(crate) fn heal(&self) {
+    pub(crate) fn mark_healthy(&self) {
         if self.failing() {
             // The error first: who finds the server good must not find its old error.
             self.error.send_replace(None);
@@ -105,13 +105,14 @@ mod tests {
     async fn a_failure_wakes_who_waits_and_is_repeated_until_healed() {
         let health = Health::new("a:1".to_owned());
         assert_eq!(health.check(), Ok(()));
-        let (error, ()) =
-            tokio::join!(health.failure(), async { assert!(health.fail(&StoreError::Timeout)) });
+        let (error, ()) = tokio::join!(health.wait_for_failure(), async {
+            assert!(health.mark_failing(&StoreError::Timeout))
+        });
         assert_eq!(error, StoreError::Timeout);
         assert!(health.failing());
-        assert!(!health.fail(&StoreError::Timeout));
+        assert!(!health.mark_failing(&StoreError::Timeout));
         assert_eq!(health.check(), Err(StoreError::Timeout));
-        health.heal();
+        health.mark_healthy();
         assert_eq!((health.failing(), health.check()), (false, Ok(())));
     }
 }

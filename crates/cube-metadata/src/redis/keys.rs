@@ -18,7 +18,7 @@ pub(crate) struct Keys {
 
 /// What a changed key belongs to.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum KeyOwner {
     /// It is a key of this sandbox's record.
     Record(SandboxId),
     /// It is the lifecycle state of this sandbox.
@@ -94,15 +94,15 @@ impl Keys {
     }
 
     /// Whose key this is; `None` for a stranger's, also one whose id is none.
-    pub(crate) fn owner(&self, key: &[u8]) -> Option<Owner> {
+    pub(crate) fn owner(&self, key: &[u8]) -> Option<KeyOwner> {
         let key = str::from_utf8(key).ok()?;
         if key == self.faulty_set {
-            return Some(Owner::FaultyNodes);
+            return Some(KeyOwner::FaultyNodes);
         }
         if let Some(id) = key.strip_prefix(STATE) {
-            return SandboxId::parse(id).ok().map(Owner::State);
+            return SandboxId::parse(id).ok().map(KeyOwner::State);
         }
-        self.id(key).map(Owner::Record)
+        self.id(key).map(KeyOwner::Record)
     }
 
     /// The sandbox of a record's key.
@@ -136,10 +136,10 @@ mod tests {
             ]
         );
         for key in keys.records("ab") {
-            assert_eq!(keys.owner(key.as_bytes()), Some(Owner::Record(id.clone())));
+            assert_eq!(keys.owner(key.as_bytes()), Some(KeyOwner::Record(id.clone())));
         }
-        assert_eq!(keys.owner(keys.state("ab").unwrap().as_bytes()), Some(Owner::State(id)));
-        assert_eq!(keys.owner(b"faulty_backend_set"), Some(Owner::FaultyNodes));
+        assert_eq!(keys.owner(keys.state("ab").unwrap().as_bytes()), Some(KeyOwner::State(id)));
+        assert_eq!(keys.owner(b"faulty_backend_set"), Some(KeyOwner::FaultyNodes));
         for stranger in
             [&b"faulty_backend_set2"[..], b"sandbox:proxy:", b"sandbox:proxy:a.b", b"other:ab", b"\xff"]
         {

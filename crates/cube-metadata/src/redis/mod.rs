@@ -1,19 +1,19 @@
 //! The Redis store: records as other components write them (metadata.md), on fred.
 
 mod canary;
-mod channel;
 mod client;
 mod command;
-mod discover;
+mod discovery;
+mod dry_run;
 mod error;
 mod health;
-mod keep;
+mod invalidation_channel;
 mod keys;
 mod metrics;
 mod node;
+mod reconnect;
 mod servers;
 mod settings;
-mod try_out;
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -27,13 +27,13 @@ use fred::types::{Map, Value};
 use prometheus::Registry;
 use tokio::sync::broadcast;
 
-use crate::redis::channel::Channel;
 use crate::redis::client::Connector;
 use crate::redis::command::Command;
 use crate::redis::error::is_about_the_key;
+use crate::redis::invalidation_channel::InvalidationChannel;
 use crate::redis::keys::Keys;
 use crate::redis::metrics::Metrics;
-use crate::redis::node::{Node, Shared};
+use crate::redis::node::{Node, StoreContext};
 use crate::redis::servers::Servers;
 use crate::{MetadataStore, SandboxRecord, Snapshot, Status, StoreError, StoreEvent, TrackingSession};
 
@@ -44,7 +44,7 @@ const HEARTBEAT: &str = "cube:v1:shared:cube_proxy:heartbeat";
 
 /// Records in Redis: a single server, the master behind Sentinels, or a Cluster.
 pub struct RedisStore {
-    shared: Arc<Shared>,
+    shared: Arc<StoreContext>,
     metrics: Metrics,
     servers: Servers,
 }
@@ -64,7 +64,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// [`StoreError::Invalid`] when the settings do not hold. Not when Redis is away or refuses
-    /// the password: that is logged, and [`MetadataStore::answered`] stays false.
+    /// the password: that is logged, and [`MetadataStore::has_responded`] stays false.
     pub fn connect(
         settings: RedisSettings,
         follow_redis: bool,
@@ -73,10 +73,10 @@ impl RedisStore {
         let connector = Connector::new(&settings)?;
         let keys = Keys::new(&settings, follow_redis)?;
         let metrics = Metrics::register(registry).map_err(|error| StoreError::Invalid(error.to_string()))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreContext {
             keys,
-            channel: Channel::new(metrics.tracked.clone()),
-            answered: AtomicBool::new(false),
+            channel: InvalidationChannel::new(metrics.tracked.clone()),
+            has_responded: AtomicBool::new(false),
             tracking: settings.tracking,
             command_timeout: settings.command_timeout,
         });
@@ -86,8 +86,8 @@ impl RedisStore {
 
     /// Runs commands whose every answer must be good.
     async fn run_all(&self, commands: &[Command]) -> Result<Vec<Value>, StoreError> {
-        let answers = self.servers.run(commands).await.into_iter().map(|answer| answer.value);
-        answers.collect::<Result<Vec<Value>, StoreError>>().inspect_err(|error| self.metrics.failed(error))
+        let replies = self.servers.run(commands).await.into_iter().map(|reply| reply.value);
+        replies.collect::<Result<Vec<Value>, StoreError>>().inspect_err(|error| self.metrics.failed(error))
     }
 
     async fn lookup(&self, id: &SandboxId) -> Result<Snapshot, StoreError> {
@@ -96,27 +96,27 @@ impl RedisStore {
         let mut commands: Vec<Command> =
             record_keys.iter().map(|key| Command::new("HGETALL", key.as_str())).collect();
         commands.extend(keys.state(id.as_str()).map(|key| Command::new("GET", key)));
-        let mut answers = self.servers.run(&commands).await.into_iter();
+        let mut replies = self.servers.run(&commands).await.into_iter();
         let mut record = None;
         for (prefix, key) in record_keys.iter().enumerate() {
-            let Some(answer) = answers.next() else { break };
+            let Some(reply) = replies.next() else { break };
             if record.is_some() {
                 continue;
             }
-            let value = answer.value?;
+            let value = reply.value?;
             let fields = match &value {
                 Value::Map(fields) if !fields.is_empty() => fields,
                 _ => continue,
             };
             record = Some(parse(fields, u8::try_from(prefix).unwrap_or(u8::MAX)));
-            if let Some((node, mark)) = &answer.from {
+            if let Some((node, mark)) = &reply.from {
                 node.seen(key, &value, *mark);
             }
             if keys.is_legacy(prefix) {
                 self.metrics.legacy_hits.inc();
             }
         }
-        let state = match answers.next().map(|answer| answer.value) {
+        let state = match replies.next().map(|reply| reply.value) {
             None | Some(Ok(Value::Null)) => None,
             // Not even text, or no string at all: a word that nobody knows.
             Some(Ok(value)) => Status::parse(value.as_str().as_deref().unwrap_or("\u{fffd}")),
@@ -166,8 +166,8 @@ impl MetadataStore for RedisStore {
         self.servers.failing()
     }
 
-    fn answered(&self) -> bool {
-        self.shared.answered.load(Ordering::Acquire)
+    fn has_responded(&self) -> bool {
+        self.shared.has_responded.load(Ordering::Acquire)
     }
 
     async fn list(&self) -> Result<Vec<SandboxId>, StoreError> {
@@ -185,8 +185,8 @@ impl MetadataStore for RedisStore {
     async fn get(&self, id: &SandboxId) -> Result<Option<BTreeMap<String, String>>, StoreError> {
         let keys = self.shared.keys.records(id.as_str());
         let commands: Vec<Command> = keys.map(|key| Command::new("HGETALL", key)).collect();
-        for answer in self.servers.run(&commands).await {
-            let value = answer.value?;
+        for reply in self.servers.run(&commands).await {
+            let value = reply.value?;
             if let Value::Map(fields) = value
                 && !fields.is_empty()
             {
@@ -222,8 +222,8 @@ impl MetadataStore for RedisStore {
         self.shared.keys.prefixes().get(usize::from(prefix)).map(String::as_str)
     }
 
-    async fn try_out(&self, registry: bool) -> Vec<StoreError> {
-        try_out::faults(self, registry).await
+    async fn dry_run(&self, registry: bool) -> Vec<StoreError> {
+        dry_run::faults(self, registry).await
     }
 
     async fn announce(&self, proxy_id: &str, row: &str, now_ms: u64) -> Result<(), StoreError> {
@@ -260,7 +260,7 @@ async fn scan(
     loop {
         let arguments = [cursor.as_str(), "MATCH", &pattern, "COUNT", "1000"]
             .map(|argument| Value::from(argument.to_owned()));
-        let page = node.custom_while_good("SCAN", arguments.to_vec()).await;
+        let page = node.run_keyless_while_healthy("SCAN", arguments.to_vec()).await;
         let Value::Array(page) = page.map_err(|error| error.at(node.server()))? else { return Ok(()) };
         let mut page = page.into_iter();
         cursor = page.next().and_then(Value::into_string).unwrap_or_default();

@@ -19,33 +19,33 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
 
-use crate::redis::canary::{Canary, Check};
-use crate::redis::channel::Channel;
-use crate::redis::command::{Answers, Command, queue};
+use crate::redis::canary::{Canary, CanaryCheck};
+use crate::redis::command::{Command, Replies, queue};
 use crate::redis::error::{is_about_the_key, store_error};
 use crate::redis::health::Health;
-use crate::redis::keep::keep_connected;
-use crate::redis::keys::{Keys, Owner};
+use crate::redis::invalidation_channel::InvalidationChannel;
+use crate::redis::keys::{KeyOwner, Keys};
+use crate::redis::reconnect::keep_connected;
 use crate::{StoreError, StoreEvent};
 
 /// How often the connection must answer (metadata.md).
-const BEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a server that fails is tried.
-const FAILING_BEAT: Duration = Duration::from_millis(200);
+const FAILING_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
 /// Unanswered beats after which the connection counts as dead.
-const MISSED_BEATS: u32 = 2;
+const MAX_MISSED_HEARTBEATS: u32 = 2;
 /// How often a key is read again.
 const CANARY_EVERY: Duration = Duration::from_secs(2);
 /// An invalidation may come this much later than the answer that shows the change.
 const CANARY_GRACE: Duration = Duration::from_millis(100);
 /// Between the two tries of a lookup.
-const PAUSE: Duration = Duration::from_millis(50);
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// What all servers of a store share.
-pub(crate) struct Shared {
+pub(crate) struct StoreContext {
     pub(crate) keys: Keys,
-    pub(crate) channel: Channel,
-    pub(crate) answered: AtomicBool,
+    pub(crate) channel: InvalidationChannel,
+    pub(crate) has_responded: AtomicBool,
     pub(crate) tracking: bool,
     pub(crate) command_timeout: Duration,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Node {
     number: u64,
     server: String,
     client: Client,
-    shared: Arc<Shared>,
+    shared: Arc<StoreContext>,
     health: Health,
     /// Connections so far, counted up when one is lost and when one is made.
     epoch: AtomicU64,
@@ -70,32 +70,32 @@ pub(crate) struct Node {
 
 /// What had been pushed when a read began.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct PushMark {
     epoch: u64,
     pushes: u64,
 }
 
 /// A node with the tasks that keep it going; they end with it.
-pub(crate) struct Running {
+pub(crate) struct RunningNode {
     pub(crate) node: Arc<Node>,
     _tasks: JoinSet<()>,
 }
 
 /// What fred tells of one client.
-struct Told {
+struct ClientEvents {
     pushes: Receiver<Invalidation>,
     connections: Receiver<Server>,
     errors: Receiver<(Error, Option<Server>)>,
 }
 
-impl Running {
+impl RunningNode {
     /// Connects in the background. `number` is the node's own in the channel.
     pub(crate) fn start(
         number: u64,
         server: String,
         client: Client,
         master_only: bool,
-        shared: Arc<Shared>,
+        shared: Arc<StoreContext>,
     ) -> Self {
         let node = Arc::new(Node {
             number,
@@ -112,12 +112,12 @@ impl Running {
         });
         let mut tasks = JoinSet::new();
         // Before anything is connected, so that nothing is missed.
-        let told = Told {
+        let events = ClientEvents {
             pushes: node.client.invalidation_rx(),
             connections: node.client.reconnect_rx(),
             errors: node.client.error_rx(),
         };
-        tasks.spawn(node.clone().listen(told));
+        tasks.spawn(node.clone().listen(events));
         tasks.spawn(node.clone().connect());
         tasks.spawn(node.clone().watch());
         Self { node, _tasks: tasks }
@@ -137,12 +137,12 @@ impl Node {
         self.health.failing()
     }
 
-    pub(crate) fn mark(&self) -> Mark {
-        Mark { epoch: self.epoch.load(Ordering::Acquire), pushes: self.pushes.load(Ordering::Acquire) }
+    pub(crate) fn mark(&self) -> PushMark {
+        PushMark { epoch: self.epoch.load(Ordering::Acquire), pushes: self.pushes.load(Ordering::Acquire) }
     }
 
     /// A record that was read, and when: some such keys are read again now and then.
-    pub(crate) fn seen(&self, key: &str, value: &Value, mark: Mark) {
+    pub(crate) fn seen(&self, key: &str, value: &Value, mark: PushMark) {
         if self.canary.read() && *self.pushing.lock() == mark.epoch && self.mark() == mark {
             self.canary.set(key, value);
         }
@@ -150,24 +150,24 @@ impl Node {
 
     /// Sends all commands in one go and waits for all answers: two tries, all bounded
     /// (metadata.md). An error in the list is the server's answer to that command.
-    pub(crate) async fn ask(&self, commands: &[Command]) -> Result<Answers, StoreError> {
+    pub(crate) async fn execute(&self, commands: &[Command]) -> Result<Replies, StoreError> {
         self.health.check()?;
         let bound = self.shared.command_timeout.mul_f32(2.5);
         let outcome = tokio::select! {
             biased;
-            outcome = self.twice(commands) => outcome,
-            error = self.health.failure() => return Err(error),
+            outcome = self.attempt_twice(commands) => outcome,
+            error = self.health.wait_for_failure() => return Err(error),
             () = tokio::time::sleep(bound) => Err(StoreError::Timeout),
         };
         let outcome = outcome.map_err(|error| self.cause(error));
         match &outcome {
             Err(error) => self.fail(error),
-            Ok(answers) => {
+            Ok(replies) => {
                 let refused = |lookups: bool| {
-                    let mut both = answers.iter().zip(commands);
-                    both.find_map(|(answer, command)| {
-                        let error = answer.as_ref().err().filter(|error| !is_about_the_key(error))?;
-                        (!lookups || command.looks_up()).then_some(error)
+                    let mut both = replies.iter().zip(commands);
+                    both.find_map(|(reply, command)| {
+                        let error = reply.as_ref().err().filter(|error| !is_about_the_key(error))?;
+                        (!lookups || command.is_lookup_command()).then_some(error)
                     })
                 };
                 // A user who may read and not write is refused the one and not the other: only what
@@ -177,7 +177,7 @@ impl Node {
                 } else if let Some(error) = refused(false) {
                     self.health.refused(error);
                 } else if self.shared.keys.is_lookup(commands) {
-                    self.shared.answered.store(true, Ordering::Release);
+                    self.shared.has_responded.store(true, Ordering::Release);
                 }
             }
         }
@@ -197,52 +197,55 @@ impl Node {
 
     /// The watch tries again sooner than it would have.
     fn fail(&self, error: &StoreError) {
-        if self.health.fail(error) {
+        if self.health.mark_failing(error) {
             self.wake.notify_one();
         }
     }
 
-    async fn twice(&self, commands: &[Command]) -> Result<Answers, StoreError> {
-        match self.once(commands).await {
-            Ok(answers) => Ok(answers),
+    async fn attempt_twice(&self, commands: &[Command]) -> Result<Replies, StoreError> {
+        match self.attempt(commands).await {
+            Ok(replies) => Ok(replies),
             Err(_) => {
-                tokio::time::sleep(PAUSE).await;
-                self.once(commands).await
+                tokio::time::sleep(RETRY_PAUSE).await;
+                self.attempt(commands).await
             }
         }
     }
 
     /// One try.
-    pub(crate) async fn once(&self, commands: &[Command]) -> Result<Answers, StoreError> {
+    pub(crate) async fn attempt(&self, commands: &[Command]) -> Result<Replies, StoreError> {
         let pipeline = self.client.pipeline();
         for command in commands {
             queue(&pipeline, command.verb, command.arguments.clone()).await.map_err(|e| store_error(&e))?;
         }
-        let answers = pipeline.try_all::<Value>().await;
-        let answers: Answers =
-            answers.into_iter().zip(commands).map(|(answer, command)| told(answer, command)).collect();
+        let replies = pipeline.try_all::<Value>().await;
+        let replies: Replies = replies
+            .into_iter()
+            .zip(commands)
+            .map(|(reply, command)| with_command_name(reply, command))
+            .collect();
         // The pipeline failed as a whole, or the connection broke in the middle: that must not
         // look like the server's answer to a command.
         let broken = |error: &&StoreError| matches!(error, StoreError::Unreachable(_) | StoreError::Timeout);
-        if let Some(error) = answers.iter().filter_map(|answer| answer.as_ref().err()).find(broken) {
+        if let Some(error) = replies.iter().filter_map(|reply| reply.as_ref().err()).find(broken) {
             return Err(error.clone());
         }
-        if answers.len() == commands.len() {
-            return Ok(answers);
+        if replies.len() == commands.len() {
+            return Ok(replies);
         }
-        let error = answers.into_iter().find_map(Result::err);
+        let error = replies.into_iter().find_map(Result::err);
         Err(error.unwrap_or_else(|| StoreError::Unreachable("the server sent too few answers".to_owned())))
     }
 
     /// One command for a slot that is moving here; one try.
-    pub(crate) async fn once_asking(&self, command: &Command) -> Result<Value, StoreError> {
+    pub(crate) async fn attempt_asking(&self, command: &Command) -> Result<Value, StoreError> {
         let commands = [Command { verb: "ASKING", arguments: Vec::new() }, command.clone()];
-        let mut answers = self.once(&commands).await?;
-        answers.pop().unwrap_or_else(|| Err(StoreError::Unreachable("no answer".to_owned())))
+        let mut replies = self.attempt(&commands).await?;
+        replies.pop().unwrap_or_else(|| Err(StoreError::Unreachable("no answer".to_owned())))
     }
 
-    /// As [`Node::custom`], and ends at once with what is wrong while the server fails.
-    pub(crate) async fn custom_while_good(
+    /// As [`Node::run_keyless`], and ends at once with what is wrong while the server fails.
+    pub(crate) async fn run_keyless_while_healthy(
         &self,
         verb: &'static str,
         arguments: Vec<Value>,
@@ -250,13 +253,13 @@ impl Node {
         self.health.check()?;
         tokio::select! {
             biased;
-            answer = self.custom(verb, arguments) => answer,
-            error = self.health.failure() => Err(error),
+            reply = self.run_keyless(verb, arguments) => reply,
+            error = self.health.wait_for_failure() => Err(error),
         }
     }
 
     /// A command that belongs to no key.
-    pub(crate) async fn custom(
+    pub(crate) async fn run_keyless(
         &self,
         verb: &'static str,
         arguments: Vec<Value>,
@@ -267,15 +270,15 @@ impl Node {
 
     async fn connect(self: Arc<Self>) {
         keep_connected(&self.client, |error| {
-            self.lost();
+            self.connection_lost();
             self.fail(&error);
         })
         .await;
     }
 
     /// Takes what fred tells. Nothing here waits, so pushes are never held up.
-    async fn listen(self: Arc<Self>, told: Told) {
-        let Told { mut pushes, mut connections, mut errors } = told;
+    async fn listen(self: Arc<Self>, events: ClientEvents) {
+        let ClientEvents { mut pushes, mut connections, mut errors } = events;
         loop {
             tokio::select! {
                 biased;
@@ -284,22 +287,22 @@ impl Node {
                     Err(RecvError::Lagged(_)) => {
                         tracing::warn!(server = %self.server, "changes were pushed faster than they could be read");
                         self.canary.clear();
-                        self.shared.channel.distrust();
+                        self.shared.channel.invalidate_all();
                     }
                     Err(RecvError::Closed) => pushes = self.client.invalidation_rx(),
                 },
                 connection = connections.recv() => match connection {
                     Err(RecvError::Closed) => connections = self.client.reconnect_rx(),
                     _ => {
-                        self.lost();
+                        self.connection_lost();
                         self.wake.notify_one();
                     }
                 },
                 error = errors.recv() => match error {
                     // A connection that broke may be back in a moment; one that cannot be made is a failure.
-                    Ok((_, Some(_))) => self.lost(),
+                    Ok((_, Some(_))) => self.connection_lost(),
                     Ok((error, None)) => {
-                        self.lost();
+                        self.connection_lost();
                         self.fail(&store_error(&error));
                     }
                     Err(RecvError::Lagged(_)) => {}
@@ -314,21 +317,21 @@ impl Node {
         for key in &push.keys {
             self.canary.changed(key.as_bytes());
             match self.shared.keys.owner(key.as_bytes()) {
-                Some(Owner::Record(id)) => self.shared.channel.tell(StoreEvent::Changed(id)),
-                Some(Owner::State(id)) => self.shared.channel.tell(StoreEvent::StateChanged(id)),
-                Some(Owner::FaultyNodes) => self.shared.channel.tell(StoreEvent::FaultyNodes),
+                Some(KeyOwner::Record(id)) => self.shared.channel.publish(StoreEvent::RecordChanged(id)),
+                Some(KeyOwner::State(id)) => self.shared.channel.publish(StoreEvent::StateChanged(id)),
+                Some(KeyOwner::FaultyNodes) => self.shared.channel.publish(StoreEvent::FaultyNodes),
                 None => {}
             }
         }
     }
 
     /// The connection is gone, or another one: pushes have to be asked for again.
-    fn lost(&self) {
+    fn connection_lost(&self) {
         let mut pushing = self.pushing.lock();
         self.epoch.fetch_add(1, Ordering::AcqRel);
         *pushing = 0;
         self.canary.clear();
-        self.shared.channel.down(self.number);
+        self.shared.channel.server_down(self.number);
     }
 
     /// Asks for pushes, watches whether the connection answers, reads a known key again.
@@ -336,19 +339,19 @@ impl Node {
         let mut missed = 0;
         let mut canary_at = Instant::now();
         loop {
-            match self.beat().await {
+            match self.heartbeat().await {
                 Ok(()) => {
                     missed = 0;
-                    self.health.heal();
+                    self.health.mark_healthy();
                     let silent = self.shared.tracking && *self.pushing.lock() == 0;
-                    if silent && let Err(error) = self.start_pushes().await {
+                    if silent && let Err(error) = self.start_tracking().await {
                         tracing::warn!(server = %self.server, %error, "Redis does not push changes; trying on");
                     }
                 }
                 Err(error) => {
                     missed += 1;
                     self.fail(&self.cause(error.clone()));
-                    if missed >= MISSED_BEATS && matches!(error, StoreError::Timeout) {
+                    if missed >= MAX_MISSED_HEARTBEATS && matches!(error, StoreError::Timeout) {
                         missed = 0;
                         self.reconnect().await;
                     }
@@ -358,7 +361,7 @@ impl Node {
                 canary_at = Instant::now();
                 self.check_canary().await;
             }
-            let pause = if self.failing() { FAILING_BEAT } else { BEAT };
+            let pause = if self.failing() { FAILING_HEARTBEAT_INTERVAL } else { HEARTBEAT_INTERVAL };
             tokio::select! {
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(pause) => {}
@@ -368,34 +371,34 @@ impl Node {
 
     /// A sign of life. Until the server has proved that lookups work, and while it fails, that is
     /// a lookup (of an id that cannot be), since a server may answer pings and nothing else.
-    async fn beat(&self) -> Result<(), StoreError> {
+    async fn heartbeat(&self) -> Result<(), StoreError> {
         let mut commands = Vec::new();
         if self.master_only {
             commands.push(Command { verb: "ROLE", arguments: Vec::new() });
         }
-        if self.shared.answered.load(Ordering::Acquire) && !self.failing() {
+        if self.shared.has_responded.load(Ordering::Acquire) && !self.failing() {
             commands.push(Command { verb: "PING", arguments: Vec::new() });
         } else {
             commands.extend(self.shared.keys.records("").map(|key| Command::new("HGETALL", key)));
             // A user may have the right to the one command and not to the other.
             commands.extend(self.shared.keys.state("").map(|key| Command::new("GET", key)));
         }
-        let answers = self.once(&commands).await?;
-        if let Some(error) = answers.iter().filter_map(|a| a.as_ref().err()).find(|e| !is_about_the_key(e)) {
+        let replies = self.attempt(&commands).await?;
+        if let Some(error) = replies.iter().filter_map(|a| a.as_ref().err()).find(|e| !is_about_the_key(e)) {
             return Err(error.clone());
         }
         // Under Sentinel a server may stop being the master without closing its connections.
-        if let (true, Some(Ok(Value::Array(role)))) = (self.master_only, answers.first())
+        if let (true, Some(Ok(Value::Array(role)))) = (self.master_only, replies.first())
             && role.first().and_then(Value::as_str).is_none_or(|role| role != "master")
         {
-            self.lost();
+            self.connection_lost();
             return Err(StoreError::Refused("NOTMASTER the server is not the master".to_owned()));
         }
-        self.shared.answered.store(true, Ordering::Release);
+        self.shared.has_responded.store(true, Ordering::Release);
         Ok(())
     }
 
-    async fn start_pushes(&self) -> Result<(), StoreError> {
+    async fn start_tracking(&self) -> Result<(), StoreError> {
         let epoch = self.epoch.load(Ordering::Acquire);
         let mut on: Vec<Value> = vec!["TRACKING".into(), "ON".into(), "BCAST".into()];
         for prefix in self.shared.keys.tracked() {
@@ -411,7 +414,7 @@ impl Node {
         if self.epoch.load(Ordering::Acquire) == epoch {
             *pushing = epoch;
             self.canary.clear();
-            self.shared.channel.up(self.number);
+            self.shared.channel.server_up(self.number);
         } else {
             self.wake.notify_one();
         }
@@ -421,7 +424,7 @@ impl Node {
     /// Gives the connection up. fred would wait for a dead one until it is written to and then
     /// only if nothing else is, and our beats are.
     async fn reconnect(&self) {
-        self.lost();
+        self.connection_lost();
         if self.client.is_connected() {
             // The order is given with the first poll; its outcome comes as an event.
             let _ = tokio::time::timeout(Duration::from_millis(1), self.client.force_reconnection()).await;
@@ -431,17 +434,17 @@ impl Node {
     /// FLUSHALL and lost messages leave no other trace than a key that changed unannounced.
     async fn check_canary(&self) {
         let key = match self.canary.next() {
-            Check::Key(key) => key,
-            Check::Nothing => return,
-            Check::Blind => {
+            CanaryCheck::Key(key) => key,
+            CanaryCheck::Nothing => return,
+            CanaryCheck::Blind => {
                 tracing::debug!(server = %self.server, "every key that was watched has changed; all are read again");
                 self.canary.clear();
-                self.shared.channel.distrust();
+                self.shared.channel.invalidate_all();
                 return;
             }
         };
-        let Ok(answers) = self.once(&[Command::new("HGETALL", key.as_str())]).await else { return };
-        let Some(Ok(value)) = answers.first() else { return };
+        let Ok(replies) = self.attempt(&[Command::new("HGETALL", key.as_str())]).await else { return };
+        let Some(Ok(value)) = replies.first() else { return };
         if self.canary.still_holds(&key, value) {
             return;
         }
@@ -451,13 +454,13 @@ impl Node {
         }
         tracing::warn!(server = %self.server, "a record changed and no push said so; everything is read again");
         self.canary.clear();
-        self.shared.channel.distrust();
+        self.shared.channel.invalidate_all();
     }
 }
 
 /// The answer to a command; an error of the server's says which command it refused.
-fn told(answer: Result<Value, Error>, command: &Command) -> Result<Value, StoreError> {
-    answer.map_err(|error| match store_error(&error) {
+fn with_command_name(reply: Result<Value, Error>, command: &Command) -> Result<Value, StoreError> {
+    reply.map_err(|error| match store_error(&error) {
         StoreError::Refused(told) => StoreError::Refused(format!("{told} ({})", command.verb)),
         error => error,
     })

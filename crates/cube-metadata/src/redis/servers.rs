@@ -12,46 +12,46 @@ use tokio::task::JoinSet;
 use crate::StoreError;
 use crate::redis::client::Connector;
 use crate::redis::command::Command;
-use crate::redis::discover::{Peers, SLOTS, Share};
+use crate::redis::discovery::{DiscoveryPeers, SLOTS, SlotRange};
 use crate::redis::error::code;
 use crate::redis::health::Health;
-use crate::redis::node::{Mark, Node, Running, Shared};
+use crate::redis::node::{Node, PushMark, RunningNode, StoreContext};
 use crate::redis::settings::Layout;
 
 /// How often Sentinels or Cluster are asked who holds the records.
-const LOOK: Duration = Duration::from_secs(1);
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while a server fails.
-const LOOK_FAILING: Duration = Duration::from_millis(200);
+const FAILING_DISCOVERY_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a command that was sent to the wrong server waits for the new map.
-const NEW_MAP: Duration = Duration::from_millis(500);
+const REDIRECT_WAIT: Duration = Duration::from_millis(500);
 
 /// The answer to one command, and who gave it.
-pub(crate) struct Answer {
+pub(crate) struct Reply {
     pub(crate) value: Result<Value, StoreError>,
-    pub(crate) from: Option<(Arc<Node>, Mark)>,
+    pub(crate) from: Option<(Arc<Node>, PushMark)>,
 }
 
 pub(crate) struct Servers {
-    map: Arc<watch::Sender<Arc<Map>>>,
+    map: Arc<watch::Sender<Arc<SlotMap>>>,
     /// Whether Sentinels or Cluster answer; never fails with a single server.
     discovery: Arc<Health>,
-    look_again: Arc<Notify>,
+    rediscover: Arc<Notify>,
     command_timeout: Duration,
     _task: JoinSet<()>,
 }
 
 /// Who owns which slots. Without a Cluster one server owns them all.
 #[derive(Default)]
-struct Map {
-    shares: Vec<Share>,
+struct SlotMap {
+    ranges: Vec<SlotRange>,
     /// One for each share; a server with several shares is there several times.
-    owners: Vec<Arc<Running>>,
+    owners: Vec<Arc<RunningNode>>,
 }
 
-impl Map {
+impl SlotMap {
     fn owner(&self, key: &[u8]) -> Option<&Arc<Node>> {
         let slot = redis_keyslot(key);
-        let at = self.shares.iter().position(|share| (share.first..=share.last).contains(&slot))?;
+        let at = self.ranges.iter().position(|range| (range.first..=range.last).contains(&slot))?;
         self.owners.get(at).map(|running| &running.node)
     }
 
@@ -74,7 +74,7 @@ impl Map {
 
 impl Servers {
     /// Connects in the background.
-    pub(crate) fn start(connector: Connector, shared: Arc<Shared>) -> Self {
+    pub(crate) fn start(connector: Connector, shared: Arc<StoreContext>) -> Self {
         let target = connector.target();
         let told =
             target.hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(",");
@@ -82,24 +82,24 @@ impl Servers {
         let servers = Self {
             map: Arc::new(watch::Sender::new(Arc::default())),
             discovery: Arc::new(Health::new(told)),
-            look_again: Arc::new(Notify::new()),
+            rediscover: Arc::new(Notify::new()),
             command_timeout: shared.command_timeout,
             _task: JoinSet::new(),
         };
-        let mut atlas = Atlas { map: servers.map.clone(), connector, shared, nodes: 0 };
+        let mut topology = Topology { map: servers.map.clone(), connector, shared, nodes: 0 };
         if layout == Layout::Single {
-            let hosts = atlas.connector.target().hosts.iter().take(1);
-            let shares = hosts.map(|(host, port)| Share {
+            let hosts = topology.connector.target().hosts.iter().take(1);
+            let ranges = hosts.map(|(host, port)| SlotRange {
                 first: 0,
                 last: SLOTS - 1,
                 host: host.clone(),
                 port: *port,
             });
-            atlas.draw(shares.collect());
+            topology.apply(ranges.collect());
             return servers;
         }
         let mut servers = servers;
-        servers._task.spawn(follow(atlas, servers.discovery.clone(), servers.look_again.clone()));
+        servers._task.spawn(follow_topology(topology, servers.discovery.clone(), servers.rediscover.clone()));
         servers
     }
 
@@ -119,15 +119,15 @@ impl Servers {
     }
 
     /// Sends each command to the owner of its key, all at the same time; answers in their order.
-    pub(crate) async fn run(&self, commands: &[Command]) -> Vec<Answer> {
+    pub(crate) async fn run(&self, commands: &[Command]) -> Vec<Reply> {
         let map = match self.current().await {
             Ok(map) => map,
-            Err(error) => return commands.iter().map(|_| Answer::failed(error.clone())).collect(),
+            Err(error) => return commands.iter().map(|_| Reply::failed(error.clone())).collect(),
         };
         let mut groups: Vec<(&Arc<Node>, Vec<usize>)> = Vec::new();
-        let mut answers: Vec<Answer> = Vec::with_capacity(commands.len());
+        let mut replies: Vec<Reply> = Vec::with_capacity(commands.len());
         for (at, command) in commands.iter().enumerate() {
-            answers.push(Answer::failed(StoreError::Unreachable(
+            replies.push(Reply::failed(StoreError::Unreachable(
                 "no server owns the slot of the key".to_owned(),
             )));
             let Some(owner) = map.owner(command.key()) else { continue };
@@ -139,7 +139,7 @@ impl Servers {
         let outcomes = join_all(groups.into_iter().map(|(node, members)| async move {
             let own: Vec<Command> = members.iter().filter_map(|at| commands.get(*at).cloned()).collect();
             let mark = node.mark();
-            (node, mark, node.ask(&own).await, members)
+            (node, mark, node.execute(&own).await, members)
         }))
         .await;
         for (node, mark, outcome, members) in outcomes {
@@ -149,55 +149,56 @@ impl Servers {
                 Err(error) => members.iter().map(|_| Err(error.clone())).collect(),
             };
             for (at, value) in members.into_iter().zip(values) {
-                if let Some(answer) = answers.get_mut(at) {
-                    *answer = Answer { value, from: from.clone() };
+                if let Some(reply) = replies.get_mut(at) {
+                    *reply = Reply { value, from: from.clone() };
                 }
             }
         }
-        for (command, answer) in commands.iter().zip(&mut answers) {
-            if let Err(error) = &answer.value
+        for (command, reply) in commands.iter().zip(&mut replies) {
+            if let Err(error) = &reply.value
                 && let Some(better) = self.redirected(command, error, &map).await
             {
-                *answer = better;
+                *reply = better;
             }
         }
-        answers.into_iter().map(Answer::named).collect()
+        replies.into_iter().map(Reply::named).collect()
     }
 
     /// What the server says that a redirection leads to; `None` when `error` is none.
-    async fn redirected(&self, command: &Command, error: &StoreError, map: &Map) -> Option<Answer> {
+    async fn redirected(&self, command: &Command, error: &StoreError, map: &SlotMap) -> Option<Reply> {
         let StoreError::Refused(told) = error else { return None };
         let server = told.split(' ').nth(2).unwrap_or_default();
         match code(error)? {
             "ASK" => {
                 // A slot on its way: only this key, only now.
-                let value = map.server(server)?.once_asking(command).await;
-                Some(Answer { value, from: None })
+                let value = map.server(server)?.attempt_asking(command).await;
+                Some(Reply { value, from: None })
             }
             "MOVED" => {
                 let mut maps = self.map.subscribe();
-                self.look_again.notify_one();
+                self.rediscover.notify_one();
                 let owner = match map.server(server) {
                     Some(node) => node.clone(),
                     None => {
-                        let moved = |fresh: &Arc<Map>| fresh.server(server).is_some();
-                        let fresh = tokio::time::timeout(NEW_MAP, maps.wait_for(moved)).await.ok()?.ok()?;
+                        let moved = |fresh: &Arc<SlotMap>| fresh.server(server).is_some();
+                        let fresh =
+                            tokio::time::timeout(REDIRECT_WAIT, maps.wait_for(moved)).await.ok()?.ok()?;
                         fresh.server(server)?.clone()
                     }
                 };
                 let mark = owner.mark();
-                let value = match owner.ask(std::slice::from_ref(command)).await {
+                let value = match owner.execute(std::slice::from_ref(command)).await {
                     Ok(mut values) => values.pop()?,
                     Err(error) => Err(error),
                 };
-                Some(Answer { value, from: Some((owner, mark)) })
+                Some(Reply { value, from: Some((owner, mark)) })
             }
             _ => None,
         }
     }
 
     /// The map; at the start it may take a moment until there is one.
-    async fn current(&self) -> Result<Arc<Map>, StoreError> {
+    async fn current(&self) -> Result<Arc<SlotMap>, StoreError> {
         let map = self.map.borrow().clone();
         if !map.is_empty() {
             return Ok(map);
@@ -205,18 +206,18 @@ impl Servers {
         self.wait_for_map().await.map_err(|error| error.at(self.discovery.server()))
     }
 
-    async fn wait_for_map(&self) -> Result<Arc<Map>, StoreError> {
+    async fn wait_for_map(&self) -> Result<Arc<SlotMap>, StoreError> {
         self.discovery.check()?;
         let mut maps = self.map.subscribe();
         tokio::select! {
             map = maps.wait_for(|map| !map.is_empty()) => map.map(|map| map.clone()).map_err(|_| StoreError::Timeout),
-            error = self.discovery.failure() => Err(error),
+            error = self.discovery.wait_for_failure() => Err(error),
             () = tokio::time::sleep(self.command_timeout) => Err(StoreError::Timeout),
         }
     }
 }
 
-impl Answer {
+impl Reply {
     fn failed(error: StoreError) -> Self {
         Self { value: Err(error), from: None }
     }
@@ -233,62 +234,62 @@ impl Answer {
 }
 
 /// Draws the map.
-struct Atlas {
-    map: Arc<watch::Sender<Arc<Map>>>,
+struct Topology {
+    map: Arc<watch::Sender<Arc<SlotMap>>>,
     connector: Connector,
-    shared: Arc<Shared>,
+    shared: Arc<StoreContext>,
     /// Nodes so far; their numbers.
     nodes: u64,
 }
 
-impl Atlas {
+impl Topology {
     /// Puts the shares in force; servers that stay keep their connections.
-    fn draw(&mut self, shares: Vec<Share>) {
+    fn apply(&mut self, ranges: Vec<SlotRange>) {
         let old = self.map.borrow().clone();
-        if old.shares == shares {
+        if old.ranges == ranges {
             return;
         }
-        let mut owners: Vec<Arc<Running>> = Vec::with_capacity(shares.len());
-        for share in &shares {
-            let server = format!("{}:{}", share.host, share.port);
+        let mut owners: Vec<Arc<RunningNode>> = Vec::with_capacity(ranges.len());
+        for range in &ranges {
+            let server = format!("{}:{}", range.host, range.port);
             let known = owners.iter().chain(&old.owners).find(|running| running.node.server() == server);
-            let owner = known.cloned().unwrap_or_else(|| Arc::new(self.connect(server, share)));
+            let owner = known.cloned().unwrap_or_else(|| Arc::new(self.connect(server, range)));
             owners.push(owner);
         }
-        let map = Arc::new(Map { shares, owners });
+        let map = Arc::new(SlotMap { ranges, owners });
         let numbers: Vec<u64> = map.nodes().iter().map(|node| node.number()).collect();
         self.map.send_replace(map);
-        self.shared.channel.expect(numbers);
+        self.shared.channel.set_servers(numbers);
     }
 
-    fn connect(&mut self, server: String, share: &Share) -> Running {
+    fn connect(&mut self, server: String, range: &SlotRange) -> RunningNode {
         self.nodes += 1;
         tracing::info!(%server, "records come from this Redis server");
-        let client = self.connector.server(&share.host, share.port);
+        let client = self.connector.server(&range.host, range.port);
         let master_only = matches!(self.connector.target().layout, Layout::Sentinel(_));
-        Running::start(self.nodes, server, client, master_only, self.shared.clone())
+        RunningNode::start(self.nodes, server, client, master_only, self.shared.clone())
     }
 }
 
 /// Asks again and again who holds the records.
-async fn follow(mut atlas: Atlas, discovery: Arc<Health>, look_again: Arc<Notify>) {
-    let peers = Peers::start(&atlas.connector);
+async fn follow_topology(mut topology: Topology, discovery: Arc<Health>, rediscover: Arc<Notify>) {
+    let discovery_peers = DiscoveryPeers::start(&topology.connector);
     loop {
-        let known = atlas.map.borrow().nodes();
-        match peers.ask(&known).await {
-            Ok(shares) => {
-                discovery.heal();
-                atlas.draw(shares);
+        let known = topology.map.borrow().nodes();
+        match discovery_peers.ask(&known).await {
+            Ok(ranges) => {
+                discovery.mark_healthy();
+                topology.apply(ranges);
             }
-            Err(error) => drop(discovery.fail(&error)),
+            Err(error) => drop(discovery.mark_failing(&error)),
         }
         let quiet = {
-            let map = atlas.map.borrow();
+            let map = topology.map.borrow();
             !discovery.failing() && map.owners.iter().all(|owner| !owner.node.failing())
         };
         tokio::select! {
-            () = look_again.notified() => {}
-            () = tokio::time::sleep(if quiet { LOOK } else { LOOK_FAILING }) => {}
+            () = rediscover.notified() => {}
+            () = tokio::time::sleep(if quiet { DISCOVERY_INTERVAL } else { FAILING_DISCOVERY_INTERVAL }) => {}
         }
     }
 }

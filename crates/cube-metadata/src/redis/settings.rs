@@ -78,7 +78,7 @@ pub(crate) enum Layout {
 
 /// Where the settings lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct ConnectionTarget {
     pub(crate) layout: Layout,
     /// Server, Sentinels, or some nodes of the Cluster. A v6 address is in brackets.
     pub(crate) hosts: Vec<(String, u16)>,
@@ -90,7 +90,7 @@ pub(crate) struct Target {
     pub(crate) database: Option<u8>,
 }
 
-impl Target {
+impl ConnectionTarget {
     /// Reads the URL and puts the separate credentials over it. Messages never repeat the URL.
     pub(crate) fn of(settings: &RedisSettings) -> Result<Self, StoreError> {
         let url = Url::parse(&settings.url).map_err(|error| invalid(&format!("store.redis.url: {error}")))?;
@@ -177,8 +177,8 @@ fn invalid(message: &str) -> StoreError {
 mod tests {
     use super::*;
 
-    fn target(url: &str) -> Result<Target, StoreError> {
-        Target::of(&RedisSettings { url: url.to_owned(), ..RedisSettings::default() })
+    fn target(url: &str) -> Result<ConnectionTarget, StoreError> {
+        ConnectionTarget::of(&RedisSettings { url: url.to_owned(), ..RedisSettings::default() })
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
             password: Secret::new("other-pass"),
             ..RedisSettings::default()
         };
-        let target = Target::of(&settings).unwrap();
+        let target = ConnectionTarget::of(&settings).unwrap();
         assert_eq!(target.username.as_deref(), Some("other"));
         assert_eq!(target.password.unwrap().expose(), "other-pass");
         assert_eq!(target.sentinel_password, None, "the servers' password is not for the Sentinels");

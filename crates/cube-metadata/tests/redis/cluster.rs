@@ -83,7 +83,7 @@ async fn records_of_all_slots_are_read_written_listed_and_followed() {
     within("all changes", 2, async || {
         while let Ok(event) = events.try_recv() {
             match event {
-                StoreEvent::Changed(id) => drop(changed.insert(id)),
+                StoreEvent::RecordChanged(id) => drop(changed.insert(id)),
                 other => panic!("{other:?}"),
             }
         }
@@ -144,7 +144,7 @@ async fn a_primary_that_dies_takes_only_its_slots_along_until_its_replica_takes_
     within("replicated", 5, async || nodes[0].run(&["DBSIZE"]) == nodes[3].run(&["DBSIZE"])).await;
     let before = store.tracking().unwrap();
     nodes[0].kill();
-    event(&mut events, &StoreEvent::Untracked, 3).await;
+    event(&mut events, &StoreEvent::TrackingLost, 3).await;
     within("all slots answered", 20, async || {
         let mut good = 0;
         for id in &ids {
@@ -157,10 +157,10 @@ async fn a_primary_that_dies_takes_only_its_slots_along_until_its_replica_takes_
         good == ids.len()
     })
     .await;
-    event(&mut events, &StoreEvent::Distrust, 5).await;
+    event(&mut events, &StoreEvent::InvalidateAll, 5).await;
     assert!(store.tracking().unwrap() > before);
     store.put(&ids[0], &record("10.0.0.2")).await.unwrap();
-    event(&mut events, &StoreEvent::Changed(ids[0].clone()), 1).await;
+    event(&mut events, &StoreEvent::RecordChanged(ids[0].clone()), 1).await;
 }
 
 #[tokio::test]

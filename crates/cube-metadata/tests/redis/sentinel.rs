@@ -39,15 +39,15 @@ async fn a_fail_over_is_followed() {
     let before = store.tracking().unwrap();
     let fields = |address: &str| BTreeMap::from([("HostIP".to_owned(), address.to_owned())]);
     store.put(&id("ab"), &fields("10.0.0.1")).await.unwrap();
-    event(&mut events, &StoreEvent::Changed(id("ab")), 1).await;
+    event(&mut events, &StoreEvent::RecordChanged(id("ab")), 1).await;
     within("replicated", 5, async || replica.run(&["DBSIZE"]) == "1").await;
     master.kill();
-    event(&mut events, &StoreEvent::Untracked, 3).await;
+    event(&mut events, &StoreEvent::TrackingLost, 3).await;
     within("a new master", 30, async || store.put(&id("ab"), &fields("10.0.0.2")).await.is_ok()).await;
     assert_eq!(replica.run(&["HGET", "cube:v1:shared:sandbox:proxy:ab", "HostIP"]), "10.0.0.2");
     within("tracking", 5, async || store.tracking().is_some_and(|session| session > before)).await;
     replica.run(&["HSET", "cube:v1:shared:sandbox:proxy:cd", "HostIP", "10.0.0.2"]);
-    event(&mut events, &StoreEvent::Changed(id("cd")), 1).await;
+    event(&mut events, &StoreEvent::RecordChanged(id("cd")), 1).await;
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
-use cube_metadata::{Field, MetadataStore, RedisSettings, SandboxState, Secret, Status, StoreError};
+use cube_metadata::{FieldValue, MetadataStore, RedisSettings, SandboxState, Secret, Status, StoreError};
 
 use crate::server::Redis;
 use crate::{connect, id, settings, within};
@@ -24,7 +24,7 @@ async fn the_first_key_that_is_not_empty_wins() {
         assert_eq!(prefix().await, Some(at));
     }
     let record = store.fetch(&id("ab")).await.unwrap().record.unwrap();
-    assert_eq!(record.host_ip, Field::Value("10.0.0.1".parse().unwrap()));
+    assert_eq!(record.host_ip, FieldValue::Value("10.0.0.1".parse().unwrap()));
     assert_eq!(record.ports().len(), 1);
 }
 
@@ -114,7 +114,7 @@ async fn bytes_that_are_no_text_are_malformed() {
         &format!("{FIRST}ab"),
     ]);
     let record = connect(settings(&redis)).fetch(&id("ab")).await.unwrap().record.unwrap();
-    assert_eq!(record.host_ip, Field::Malformed);
+    assert_eq!(record.host_ip, FieldValue::Malformed);
 }
 
 #[tokio::test]
@@ -183,10 +183,10 @@ async fn a_server_that_is_absent_at_the_start_may_come_later() {
         "the server by name, and the system's words alone"
     );
     assert!(began.elapsed() < Duration::from_millis(2500));
-    assert!(store.failing() && !store.answered());
+    assert!(store.failing() && !store.has_responded());
     redis.resume_life();
     within("an answer", 1, async || store.fetch(&id("ab")).await.is_ok()).await;
-    assert!(store.answered());
+    assert!(store.has_responded());
 }
 
 #[tokio::test]
@@ -195,7 +195,7 @@ async fn a_wrong_password_is_no_exit_and_the_right_one_is_taken_when_it_is_set()
     let store = connect(RedisSettings { password: Secret::new("example-pass"), ..settings(&redis) });
     let error = store.fetch(&id("ab")).await.unwrap_err();
     assert!(matches!(&error, StoreError::Refused(text) if text.starts_with("WRONGPASS")), "{error}");
-    assert!(!store.answered());
+    assert!(!store.has_responded());
     redis.run_as(Some("example-other"), &["CONFIG", "SET", "requirepass", "example-pass"]);
     within("an answer", 2, async || store.fetch(&id("ab")).await.is_ok()).await;
 }
@@ -240,11 +240,11 @@ async fn a_user_who_may_not_read_states_is_refused_all_the_time() {
         let error = store.fetch(&id("ab")).await.unwrap_err().to_string();
         assert!(error.contains("(GET)"), "{error}");
         let _ = store.faulty_nodes().await;
-        assert!(store.failing() && !store.answered());
+        assert!(store.failing() && !store.has_responded());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     redis.run(&["ACL", "SETUSER", "cube", "+get"]);
-    within("healed", 2, async || store.answered()).await;
+    within("healed", 2, async || store.has_responded()).await;
 }
 
 #[tokio::test]
@@ -254,7 +254,7 @@ async fn what_a_proxy_needs_and_may_not_is_found_and_nothing_is_written() {
     let url = redis.url().replace("redis://", "redis://cube:example-pass@");
     let tried = async |registry| {
         let settings = RedisSettings { url: url.clone(), ..settings(&redis) };
-        connect(settings).try_out(registry).await.iter().map(ToString::to_string).collect::<Vec<_>>()
+        connect(settings).dry_run(registry).await.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(tried(true).await, [""; 0]);
     assert_eq!(redis.run(&["DBSIZE"]), redis.run(&["EVAL", "return 0", "0"]), "nothing was written");

@@ -13,7 +13,7 @@ fn key(id: &str) -> String {
 async fn every_way_to_change_a_record_is_pushed() {
     let redis = Redis::start(&[]);
     let (_store, mut events) = tracked(&redis).await;
-    let changed = StoreEvent::Changed(id("ab"));
+    let changed = StoreEvent::RecordChanged(id("ab"));
     redis.run(&["HSET", &key("ab"), "HostIP", "10.0.0.1"]);
     event(&mut events, &changed, 1).await;
     redis.run(&["HDEL", &key("ab"), "HostIP"]);
@@ -23,7 +23,7 @@ async fn every_way_to_change_a_record_is_pushed() {
     redis.run(&["RENAME", "sandbox:proxy:ab", &key("cd")]);
     event(&mut events, &changed, 1).await;
     redis.run(&["DEL", &key("cd")]);
-    event(&mut events, &StoreEvent::Changed(id("cd")), 1).await;
+    event(&mut events, &StoreEvent::RecordChanged(id("cd")), 1).await;
     redis.run(&["HSET", "bypass_host_proxy:ab", "HostIP", "10.0.0.1"]);
     event(&mut events, &changed, 1).await;
     let told = StoreEvent::StateChanged(id("ab"));
@@ -47,7 +47,7 @@ async fn an_id_in_capitals_and_a_strangers_key_do_no_harm() {
     redis.run(&["SET", "sandbox:proxy:", "x"]);
     redis.run(&["SET", "faulty_backend_set_2", "x"]);
     redis.run(&["HSET", "sandbox:proxy:AB", "HostIP", "10.0.0.1"]);
-    assert_eq!(events.recv().await.unwrap(), StoreEvent::Changed(id("ab")));
+    assert_eq!(events.recv().await.unwrap(), StoreEvent::RecordChanged(id("ab")));
 }
 
 #[tokio::test]
@@ -57,13 +57,13 @@ async fn a_lost_connection_is_told_and_its_return_is_a_new_session() {
     let mut last = store.tracking().unwrap();
     for _ in 0..3 {
         redis.run(&["CLIENT", "KILL", "TYPE", "normal"]);
-        event(&mut events, &StoreEvent::Untracked, 2).await;
-        event(&mut events, &StoreEvent::Distrust, 2).await;
+        event(&mut events, &StoreEvent::TrackingLost, 2).await;
+        event(&mut events, &StoreEvent::InvalidateAll, 2).await;
         let session = store.tracking().unwrap();
         assert!(session > last);
         last = session;
         redis.run(&["HSET", &key("ab"), "HostIP", "10.0.0.1"]);
-        event(&mut events, &StoreEvent::Changed(id("ab")), 1).await;
+        event(&mut events, &StoreEvent::RecordChanged(id("ab")), 1).await;
     }
     assert!(!store.failing(), "a short break is no failure");
 }
@@ -76,7 +76,7 @@ async fn a_flushed_server_is_distrusted() {
     assert!(store.fetch(&id("ab")).await.unwrap().record.is_some());
     let before = store.tracking().unwrap();
     redis.run(&["FLUSHALL"]);
-    event(&mut events, &StoreEvent::Distrust, 5).await;
+    event(&mut events, &StoreEvent::InvalidateAll, 5).await;
     assert!(store.tracking().unwrap() > before);
 }
 
@@ -87,8 +87,8 @@ async fn when_every_watched_record_has_changed_and_none_was_read_since_all_is_di
     let (store, mut events) = tracked(&redis).await;
     assert!(store.fetch(&id("ab")).await.unwrap().record.is_some());
     redis.run(&["DEL", &key("ab")]);
-    event(&mut events, &StoreEvent::Changed(id("ab")), 1).await;
-    event(&mut events, &StoreEvent::Distrust, 5).await;
+    event(&mut events, &StoreEvent::RecordChanged(id("ab")), 1).await;
+    event(&mut events, &StoreEvent::InvalidateAll, 5).await;
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn a_burst_of_changes_arrives_whole_or_as_distrust() {
     within("all changes", 5, async || {
         while let Ok(event) = events.try_recv() {
             match event {
-                StoreEvent::Changed(id) => drop(seen.insert(id)),
+                StoreEvent::RecordChanged(id) => drop(seen.insert(id)),
                 other => panic!("{other:?}"),
             }
         }
@@ -145,8 +145,8 @@ async fn a_killed_server_leaves_no_session_and_its_return_is_told() {
     let mut redis = Redis::start(&[]);
     let (store, mut events) = tracked(&redis).await;
     redis.kill();
-    event(&mut events, &StoreEvent::Untracked, 2).await;
+    event(&mut events, &StoreEvent::TrackingLost, 2).await;
     assert_eq!(store.tracking(), None);
     redis.resume_life();
-    event(&mut events, &StoreEvent::Distrust, 2).await;
+    event(&mut events, &StoreEvent::InvalidateAll, 2).await;
 }

@@ -133,7 +133,7 @@ async fn ask_store(config: &Config) -> Result<Vec<StoreError>, StartError> {
         Err(_) => return Err(StartError::Store(StoreError::Timeout)),
     };
     // Each of its questions is bounded by itself.
-    for fault in store.try_out(config.registry.is_some()).await {
+    for fault in store.dry_run(config.registry.is_some()).await {
         if !faults.contains(&fault) {
             faults.push(fault);
         }

@@ -424,5 +424,5 @@ fn the_demo_files_hold_and_name_sandboxes() {
     let id = cube_route::SandboxId::parse("app").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let record = runtime.block_on(cube_metadata::MetadataStore::fetch(&*store, &id)).unwrap().record.unwrap();
-    assert_eq!(record.oddities().count(), 0);
+    assert_eq!(record.warnings().count(), 0);
 }

@@ -48,7 +48,7 @@ fn four_sandboxes_are_in_the_store() {
     assert_eq!(record("asleep").status, Some(cube_metadata::Status::Known(SandboxState::Paused)));
     assert!(matches!(record("private").access, cube_metadata::Access::Token(_)));
     assert!(matches!(record("echo").access, cube_metadata::Access::Public));
-    assert_eq!(record("echo").oddities().count(), 0);
+    assert_eq!(record("echo").warnings().count(), 0);
 }
 
 #[test]

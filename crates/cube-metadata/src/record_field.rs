@@ -60,7 +60,7 @@ impl RecordField {
 
     /// What is wrong with `value`, in words that do not repeat it. Empty is missing, which only
     /// some fields may be.
-    fn fault(self, value: &str) -> Option<&'static str> {
+    fn value_error(self, value: &str) -> Option<&'static str> {
         let (good, otherwise) = match self {
             Self::HostIp => (address(value).is_some(), "must be an address such as 10.0.0.1 or fd00::1"),
             Self::AllowPublicTraffic => (matches!(value, "true" | "false"), "must be true or false"),
@@ -107,7 +107,7 @@ impl fmt::Display for RecordField {
 
 /// Why a field is not one that somebody means to write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FieldFault {
+pub enum FieldError {
     /// It is read, and no record may have this value.
     #[error("{field} {what}")]
     Value {
@@ -133,19 +133,19 @@ pub enum FieldFault {
 /// record may have.
 ///
 /// # Errors
-/// [`FieldFault`] for what no record may have, and for names that are nearly those of fields.
-pub fn check_field(name: &str, value: &str) -> Result<Option<RecordField>, FieldFault> {
+/// [`FieldError`] for what no record may have, and for names that are nearly those of fields.
+pub fn check_field(name: &str, value: &str) -> Result<Option<RecordField>, FieldError> {
     if let Some(field) = RecordField::of(name.as_bytes()) {
-        return match field.fault(value) {
-            Some(what) => Err(FieldFault::Value { field, what }),
+        return match field.value_error(value) {
+            Some(what) => Err(FieldError::Value { field, what }),
             None => Ok(Some(field)),
         };
     }
     if name.trim_start_matches(['+', '-', ' ']).starts_with(|first: char| first.is_ascii_digit()) {
-        return Err(FieldFault::Port(name.to_owned()));
+        return Err(FieldError::Port(name.to_owned()));
     }
     match nearest(name) {
-        Some(near) => Err(FieldFault::Near { name: name.to_owned(), near }),
+        Some(near) => Err(FieldError::Near { name: name.to_owned(), near }),
         None => Ok(None),
     }
 }

@@ -14,8 +14,8 @@ use crate::{StoreEvent, TrackingSession};
 const EVENTS: usize = 32 * 1024;
 
 /// Up while every server that holds records pushes its changes.
-pub(crate) struct Channel {
-    servers: Mutex<Servers>,
+pub(crate) struct InvalidationChannel {
+    servers: Mutex<TrackedServers>,
     /// The session, 0 while down. Written under the lock of `servers`.
     session: AtomicU64,
     events: broadcast::Sender<StoreEvent>,
@@ -23,14 +23,14 @@ pub(crate) struct Channel {
 }
 
 #[derive(Default)]
-struct Servers {
+struct TrackedServers {
     /// Sessions so far: a number is never used again.
     sessions: u64,
     wanted: HashSet<u64>,
     pushing: HashSet<u64>,
 }
 
-impl Channel {
+impl InvalidationChannel {
     pub(crate) fn new(gauge: IntGauge) -> Self {
         Self {
             servers: Mutex::default(),
@@ -49,12 +49,12 @@ impl Channel {
     }
 
     /// Passes on what changed. Nobody listening is no fault.
-    pub(crate) fn tell(&self, event: StoreEvent) {
+    pub(crate) fn publish(&self, event: StoreEvent) {
         let _ = self.events.send(event);
     }
 
     /// These are the servers that records come from.
-    pub(crate) fn expect(&self, servers: impl IntoIterator<Item = u64>) {
+    pub(crate) fn set_servers(&self, servers: impl IntoIterator<Item = u64>) {
         let mut guard = self.servers.lock();
         let wanted: HashSet<u64> = servers.into_iter().collect();
         if wanted == guard.wanted {
@@ -68,14 +68,14 @@ impl Channel {
     }
 
     /// `server` pushes from now on: what was read from it before may have changed unseen.
-    pub(crate) fn up(&self, server: u64) {
+    pub(crate) fn server_up(&self, server: u64) {
         let mut guard = self.servers.lock();
         guard.pushing.insert(server);
         self.open_if_complete(&mut guard);
     }
 
     /// `server` does not push any more.
-    pub(crate) fn down(&self, server: u64) {
+    pub(crate) fn server_down(&self, server: u64) {
         let mut guard = self.servers.lock();
         guard.pushing.remove(&server);
         if guard.wanted.contains(&server) {
@@ -84,27 +84,27 @@ impl Channel {
     }
 
     /// Something was missed although the channel is up.
-    pub(crate) fn distrust(&self) {
+    pub(crate) fn invalidate_all(&self) {
         let mut guard = self.servers.lock();
         if self.session().is_some() {
             self.open_if_complete(&mut guard);
         }
     }
 
-    fn open_if_complete(&self, servers: &mut Servers) {
+    fn open_if_complete(&self, servers: &mut TrackedServers) {
         if servers.wanted.is_empty() || !servers.wanted.is_subset(&servers.pushing) {
             return;
         }
         servers.sessions += 1;
         self.session.store(servers.sessions, Ordering::Release);
         self.gauge.set(1);
-        self.tell(StoreEvent::Distrust);
+        self.publish(StoreEvent::InvalidateAll);
     }
 
-    fn close(&self, _held: &Servers) {
+    fn close(&self, _held: &TrackedServers) {
         if self.session.swap(0, Ordering::AcqRel) != 0 {
             self.gauge.set(0);
-            self.tell(StoreEvent::Untracked);
+            self.publish(StoreEvent::TrackingLost);
         }
     }
 }
@@ -113,8 +113,8 @@ impl Channel {
 mod tests {
     use super::*;
 
-    fn channel() -> (Channel, broadcast::Receiver<StoreEvent>) {
-        let channel = Channel::new(IntGauge::new("tracked", "tracked").unwrap());
+    fn channel() -> (InvalidationChannel, broadcast::Receiver<StoreEvent>) {
+        let channel = InvalidationChannel::new(IntGauge::new("tracked", "tracked").unwrap());
         let events = channel.subscribe();
         (channel, events)
     }
@@ -126,52 +126,55 @@ mod tests {
     #[test]
     fn a_session_begins_when_the_last_server_pushes_and_ends_with_the_first_that_does_not() {
         let (channel, mut events) = channel();
-        channel.up(1);
+        channel.server_up(1);
         assert_eq!(channel.session(), None, "nobody knows the servers yet");
-        channel.expect([1, 2]);
+        channel.set_servers([1, 2]);
         assert_eq!(channel.session(), None);
-        channel.up(2);
+        channel.server_up(2);
         let first = channel.session().unwrap();
-        assert_eq!(seen(&mut events), [StoreEvent::Distrust]);
-        channel.down(1);
-        channel.down(2);
+        assert_eq!(seen(&mut events), [StoreEvent::InvalidateAll]);
+        channel.server_down(1);
+        channel.server_down(2);
         assert_eq!(channel.session(), None);
-        assert_eq!(seen(&mut events), [StoreEvent::Untracked]);
-        channel.up(2);
-        channel.up(1);
+        assert_eq!(seen(&mut events), [StoreEvent::TrackingLost]);
+        channel.server_up(2);
+        channel.server_up(1);
         assert!(channel.session().unwrap() > first);
-        assert_eq!(seen(&mut events), [StoreEvent::Distrust]);
+        assert_eq!(seen(&mut events), [StoreEvent::InvalidateAll]);
     }
 
     #[test]
     fn distrust_is_a_new_session_and_nothing_while_down() {
         let (channel, mut events) = channel();
-        channel.expect([1]);
-        channel.distrust();
+        channel.set_servers([1]);
+        channel.invalidate_all();
         assert_eq!(seen(&mut events), []);
-        channel.up(1);
+        channel.server_up(1);
         let first = channel.session().unwrap();
-        channel.distrust();
+        channel.invalidate_all();
         assert!(channel.session().unwrap() > first);
-        channel.up(1);
-        assert_eq!(seen(&mut events), [StoreEvent::Distrust, StoreEvent::Distrust, StoreEvent::Distrust]);
+        channel.server_up(1);
+        assert_eq!(
+            seen(&mut events),
+            [StoreEvent::InvalidateAll, StoreEvent::InvalidateAll, StoreEvent::InvalidateAll]
+        );
     }
 
     #[test]
     fn other_servers_are_another_session() {
         let (channel, mut events) = channel();
-        channel.expect([1, 2]);
-        channel.up(1);
-        channel.up(2);
+        channel.set_servers([1, 2]);
+        channel.server_up(1);
+        channel.server_up(2);
         seen(&mut events);
-        channel.expect([1, 2]);
+        channel.set_servers([1, 2]);
         assert_eq!(seen(&mut events), []);
-        channel.expect([1, 3]);
-        assert_eq!(seen(&mut events), [StoreEvent::Untracked]);
-        channel.down(2);
-        channel.up(3);
-        assert_eq!(seen(&mut events), [StoreEvent::Distrust]);
-        channel.expect([1]);
-        assert_eq!(seen(&mut events), [StoreEvent::Untracked, StoreEvent::Distrust]);
+        channel.set_servers([1, 3]);
+        assert_eq!(seen(&mut events), [StoreEvent::TrackingLost]);
+        channel.server_down(2);
+        channel.server_up(3);
+        assert_eq!(seen(&mut events), [StoreEvent::InvalidateAll]);
+        channel.set_servers([1]);
+        assert_eq!(seen(&mut events), [StoreEvent::TrackingLost, StoreEvent::InvalidateAll]);
     }
 }

@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::StoreError;
 use crate::redis::client::Connector;
 use crate::redis::error::store_error;
-use crate::redis::keep::keep_connected;
 use crate::redis::node::Node;
+use crate::redis::reconnect::keep_connected;
 use crate::redis::settings::Layout;
 
 /// The hash slots of a Cluster.
@@ -24,11 +24,11 @@ pub(crate) const SLOTS: u16 = 16384;
 
 /// Who answers this much later than the first has no vote: one that is dead would hold up the look
 /// for its successor.
-const GRACE: Duration = Duration::from_millis(200);
+const VOTE_GRACE: Duration = Duration::from_millis(200);
 
 /// A part of the hash slots and the server that owns it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Share {
+pub(crate) struct SlotRange {
     pub(crate) first: u16,
     pub(crate) last: u16,
     /// A v6 address is in brackets.
@@ -37,13 +37,13 @@ pub(crate) struct Share {
 }
 
 /// The Sentinels or seeds of the settings, kept connected.
-pub(crate) struct Peers {
+pub(crate) struct DiscoveryPeers {
     layout: Layout,
     clients: Vec<(String, Client)>,
     _tasks: JoinSet<()>,
 }
 
-impl Peers {
+impl DiscoveryPeers {
     pub(crate) fn start(connector: &Connector) -> Self {
         let target = connector.target();
         let mut tasks = JoinSet::new();
@@ -63,21 +63,21 @@ impl Peers {
 
     /// Asks everybody at once and takes what most say. In a Cluster the `known` servers are asked
     /// too: all that the settings name may be gone some day.
-    pub(crate) async fn ask(&self, known: &[Arc<Node>]) -> Result<Vec<Share>, StoreError> {
+    pub(crate) async fn ask(&self, known: &[Arc<Node>]) -> Result<Vec<SlotRange>, StoreError> {
         let known = if self.layout == Layout::Cluster { known } else { &[] };
-        let (verb, arguments) = self.question();
+        let (verb, arguments) = self.discovery_command();
         let peers = self.clients.iter().map(|(host, client)| {
             let command = CustomCommand::new_static(verb, ClusterHash::FirstKey, false);
-            let answer = client.custom::<Value, Value>(command, arguments.clone());
-            async move { (host.as_str(), answer.await.map_err(|error| store_error(&error))) }.left_future()
+            let reply = client.custom::<Value, Value>(command, arguments.clone());
+            async move { (host.as_str(), reply.await.map_err(|error| store_error(&error))) }.left_future()
         });
         let nodes = known.iter().map(|node| {
-            let answer = node.custom(verb, arguments.clone());
+            let reply = node.run_keyless(verb, arguments.clone());
             let host = node.server().rsplit_once(':').map_or(node.server(), |(host, _)| host);
-            async move { (host, answer.await) }.right_future()
+            async move { (host, reply.await) }.right_future()
         });
         let mut asked: FuturesUnordered<_> = peers.chain(nodes).collect();
-        let mut votes: HashMap<Vec<Share>, usize> = HashMap::new();
+        let mut votes: HashMap<Vec<SlotRange>, usize> = HashMap::new();
         let mut failure = StoreError::Timeout;
         let mut until = None;
         loop {
@@ -85,19 +85,19 @@ impl Peers {
                 None => asked.next().await,
                 Some(until) => timeout_at(until, asked.next()).await.ok().flatten(),
             };
-            let Some((host, answer)) = next else { break };
-            match answer.and_then(|answer| self.read(host, &answer)) {
-                Ok(shares) => {
-                    *votes.entry(shares).or_default() += 1;
-                    until.get_or_insert_with(|| Instant::now() + GRACE);
+            let Some((host, reply)) = next else { break };
+            match reply.and_then(|reply| self.read(host, &reply)) {
+                Ok(ranges) => {
+                    *votes.entry(ranges).or_default() += 1;
+                    until.get_or_insert_with(|| Instant::now() + VOTE_GRACE);
                 }
                 Err(error) => failure = error,
             }
         }
-        votes.into_iter().max_by_key(|(_, votes)| *votes).map(|(shares, _)| shares).ok_or(failure)
+        votes.into_iter().max_by_key(|(_, votes)| *votes).map(|(ranges, _)| ranges).ok_or(failure)
     }
 
-    fn question(&self) -> (&'static str, Vec<Value>) {
+    fn discovery_command(&self) -> (&'static str, Vec<Value>) {
         match &self.layout {
             Layout::Sentinel(service) => {
                 ("SENTINEL", vec!["get-master-addr-by-name".into(), service.as_str().into()])
@@ -106,12 +106,12 @@ impl Peers {
         }
     }
 
-    fn read(&self, host: &str, answer: &Value) -> Result<Vec<Share>, StoreError> {
-        let shares = match self.layout {
-            Layout::Sentinel(_) => master(answer).map(|share| vec![share]),
-            Layout::Single | Layout::Cluster => slots(answer, host),
+    fn read(&self, host: &str, reply: &Value) -> Result<Vec<SlotRange>, StoreError> {
+        let ranges = match self.layout {
+            Layout::Sentinel(_) => master(reply).map(|range| vec![range]),
+            Layout::Single | Layout::Cluster => slots(reply, host),
         };
-        shares.ok_or_else(|| StoreError::Unreachable(format!("{host} does not know who holds the records")))
+        ranges.ok_or_else(|| StoreError::Unreachable(format!("{host} does not know who holds the records")))
     }
 }
 
@@ -121,10 +121,10 @@ fn bracketed(host: &str) -> String {
 }
 
 /// The answer to SENTINEL get-master-addr-by-name.
-fn master(answer: &Value) -> Option<Share> {
-    let Value::Array(answer) = answer else { return None };
-    let [host, port] = answer.as_slice() else { return None };
-    Some(Share {
+fn master(reply: &Value) -> Option<SlotRange> {
+    let Value::Array(reply) = reply else { return None };
+    let [host, port] = reply.as_slice() else { return None };
+    Some(SlotRange {
         first: 0,
         last: SLOTS - 1,
         host: bracketed(&host.as_str()?),
@@ -133,15 +133,15 @@ fn master(answer: &Value) -> Option<Share> {
 }
 
 /// The answer to CLUSTER SLOTS. A server that does not know its own address leaves it out.
-fn slots(answer: &Value, asked: &str) -> Option<Vec<Share>> {
-    let Value::Array(rows) = answer else { return None };
-    let mut shares = Vec::with_capacity(rows.len());
+fn slots(reply: &Value, asked: &str) -> Option<Vec<SlotRange>> {
+    let Value::Array(rows) = reply else { return None };
+    let mut ranges = Vec::with_capacity(rows.len());
     for row in rows {
         let Value::Array(row) = row else { return None };
         let [first, last, Value::Array(primary), ..] = row.as_slice() else { return None };
         let [host, port, ..] = primary.as_slice() else { return None };
         let host = host.as_str().filter(|host| !host.is_empty() && host != "?");
-        shares.push(Share {
+        ranges.push(SlotRange {
             first: u16::try_from(first.as_i64()?).ok()?,
             last: u16::try_from(last.as_i64()?).ok()?,
             host: bracketed(host.as_deref().unwrap_or(asked)),
@@ -149,8 +149,8 @@ fn slots(answer: &Value, asked: &str) -> Option<Vec<Share>> {
         });
     }
     // The order of the rows means nothing, and votes are compared.
-    shares.sort();
-    (!shares.is_empty()).then_some(shares)
+    ranges.sort();
+    (!ranges.is_empty()).then_some(ranges)
 }
 
 #[cfg(test)]
@@ -163,9 +163,9 @@ mod tests {
 
     #[test]
     fn the_answer_of_a_sentinel_is_one_server_with_all_slots() {
-        let answer = array(vec!["::1".into(), "6379".into()]);
-        let share = master(&answer).unwrap();
-        assert_eq!((share.host.as_str(), share.port, share.first, share.last), ("[::1]", 6379, 0, 16383));
+        let reply = array(vec!["::1".into(), "6379".into()]);
+        let range = master(&reply).unwrap();
+        assert_eq!((range.host.as_str(), range.port, range.first, range.last), ("[::1]", 6379, 0, 16383));
         for bad in [Value::Null, array(vec![]), array(vec!["a".into(), "x".into()]), "a".into()] {
             assert_eq!(master(&bad), None);
         }
@@ -176,9 +176,9 @@ mod tests {
         let row = |first: i64, last: i64, host: Value, port: i64| {
             array(vec![first.into(), last.into(), array(vec![host, port.into(), "id".into()])])
         };
-        let answer = array(vec![row(100, 16383, "10.0.0.2".into(), 7001), row(0, 99, Value::Null, 7000)]);
-        let shares = slots(&answer, "seed").unwrap();
-        let told: Vec<_> = shares.iter().map(|s| (s.first, s.last, s.host.as_str(), s.port)).collect();
+        let reply = array(vec![row(100, 16383, "10.0.0.2".into(), 7001), row(0, 99, Value::Null, 7000)]);
+        let ranges = slots(&reply, "seed").unwrap();
+        let told: Vec<_> = ranges.iter().map(|s| (s.first, s.last, s.host.as_str(), s.port)).collect();
         assert_eq!(told, [(0, 99, "seed", 7000), (100, 16383, "10.0.0.2", 7001)]);
         for bad in [
             Value::Null,

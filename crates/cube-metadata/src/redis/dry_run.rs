@@ -41,7 +41,7 @@ async fn pushes(store: &RedisStore) -> Result<(), StoreError> {
         return Ok(());
     }
     for node in store.servers.all().await? {
-        node.custom_while_good("CLIENT", vec!["TRACKING".into(), "OFF".into()])
+        node.run_keyless_while_healthy("CLIENT", vec!["TRACKING".into(), "OFF".into()])
             .await
             .map_err(|error| error.at(node.server()))?;
     }
@@ -58,7 +58,7 @@ async fn announcing(store: &RedisStore) -> Result<(), StoreError> {
         Command::new("HDEL", REGISTRY).arg(NOBODY),
         Command::new("ZREM", HEARTBEAT).arg(NOBODY),
     ];
-    let refused = store.servers.run(&commands).await.into_iter().filter_map(|answer| answer.value.err());
+    let refused = store.servers.run(&commands).await.into_iter().filter_map(|reply| reply.value.err());
     match refused.into_iter().find(|error| !is_about_arguments(error)) {
         Some(error) => Err(error),
         None => Ok(()),

@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use cube_route::Port;
 
-const PLACE: &str = "${PORT}";
+const PORT_PLACEHOLDER: &str = "${PORT}";
 
 /// The Host a sandbox sees (routing.md): `host[:port]`, in which each `${PORT}` stands for the
 /// container port.
@@ -16,13 +16,13 @@ impl HostMask {
     #[must_use]
     pub fn parse(template: &str) -> Option<Self> {
         // The longest port is the hardest to fit.
-        is_host_and_port(&template.replace(PLACE, "65535")).then(|| Self(template.into()))
+        is_host_and_port(&template.replace(PORT_PLACEHOLDER, "65535")).then(|| Self(template.into()))
     }
 
     /// The Host for requests to `container`.
     #[must_use]
     pub fn render(&self, container: Port) -> String {
-        self.0.replace(PLACE, &container.to_string())
+        self.0.replace(PORT_PLACEHOLDER, &container.to_string())
     }
 }
 
