@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cube_breaker::Permit;
-use cube_resolver::{Entry, Route};
+use cube_resolver::{Route, RouteEntry};
 use cube_route::SandboxTarget;
 use http::{HeaderValue, Method};
 
@@ -36,7 +36,7 @@ pub(crate) enum Destination {
 
 /// A sandbox that a request was judged fit for.
 pub(crate) struct Sandbox {
-    pub(crate) entry: Arc<Entry>,
+    pub(crate) entry: Arc<RouteEntry>,
     pub(crate) route: Route,
     pub(crate) permit: Permit,
 }

@@ -327,7 +327,7 @@ impl SnapshotObserver for Observer {
         self.lifecycle.state_changed(id);
     }
 
-    fn outdated(&self, id: &SandboxId) {
+    fn record_invalidated(&self, id: &SandboxId) {
         if let Some(cache) = &self.response_cache {
             cache.forget(id);
         }

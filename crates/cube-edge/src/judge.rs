@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cube_breaker::Verdict;
 use cube_lifecycle::{Gate, Held, Refusal};
 use cube_metadata::FieldValue;
-use cube_resolver::{Entry, Lookup, RouteError, TokenVerdict};
+use cube_resolver::{Lookup, RouteEntry, RouteError, TokenVerdict};
 use cube_route::{Port, SandboxTarget};
 use http::HeaderValue;
 use pingora_core::protocols::http::ServerSession;
@@ -95,7 +95,7 @@ impl Shared {
         }
     }
 
-    async fn look_up(&self, target: &SandboxTarget, afresh: bool) -> Result<Arc<Entry>, Fault> {
+    async fn look_up(&self, target: &SandboxTarget, afresh: bool) -> Result<Arc<RouteEntry>, Fault> {
         let looked_up = if afresh {
             self.resolver.lookup_fresh(&target.id).await
         } else if let Some(cached) = self.resolver.cached(target.id.as_str()) {
@@ -118,7 +118,7 @@ impl Shared {
         session: &Session,
         ctx: &mut Context,
         target: &SandboxTarget,
-        entry: &Entry,
+        entry: &RouteEntry,
     ) -> Result<(), Fault> {
         if ctx.settings.exempt_ports.contains(&target.port) {
             return Ok(());
@@ -139,7 +139,7 @@ impl Shared {
         ctx: &mut Context,
         target: &SandboxTarget,
         origin: &Origin,
-        entry: &Entry,
+        entry: &RouteEntry,
     ) -> Result<(), Fault> {
         let place = match &ctx.place {
             Some(place) => place,
@@ -166,7 +166,7 @@ impl Shared {
         ctx: &mut Context,
         target: &SandboxTarget,
         origin: &Origin,
-        entry: Arc<Entry>,
+        entry: Arc<RouteEntry>,
     ) -> Result<(), Fault> {
         ctx.masked_host = masked_host(&entry, target.port)?;
         let node_ip: IpAddr = ctx.settings.node_ip.unwrap_or_else(|| origin.conn.local.ip()).to_canonical();
@@ -183,7 +183,7 @@ impl Shared {
 }
 
 /// What the sandbox sees as Host, where that is not the client's own.
-pub(crate) fn masked_host(entry: &Entry, port: Port) -> Result<Option<HeaderValue>, Fault> {
+pub(crate) fn masked_host(entry: &RouteEntry, port: Port) -> Result<Option<HeaderValue>, Fault> {
     if port == Port::ENVD {
         return Ok(None);
     }

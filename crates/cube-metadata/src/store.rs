@@ -190,7 +190,7 @@ pub trait SnapshotObserver: Send + Sync + 'static {
     /// of it changed, it reads otherwise than before, is gone, was forgotten on purpose, or is read
     /// without anything to compare it with. Called before anybody gets the new reading, under a
     /// lock: must not wait.
-    fn outdated(&self, id: &SandboxId) {
+    fn record_invalidated(&self, id: &SandboxId) {
         let _ = id;
     }
 

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter};
 
-use crate::life::Life;
-use crate::{Entry, ResolverError};
+use crate::freshness::Freshness;
+use crate::{ResolverError, RouteEntry};
 
 /// The most ids kept that have no sandbox: enough for a scan to be answered from memory for the
 /// time a negative entry lives, at some 100 bytes each.
@@ -18,24 +18,24 @@ const NEGATIVES: usize = 200_000;
 
 /// Hands what is pushed out to the caller, so that it is looked at outside the lock.
 #[derive(Debug, Clone)]
-struct PushedOut;
+struct EvictedEntries;
 
-impl Lifecycle<SandboxId, Arc<Entry>> for PushedOut {
-    type RequestState = Vec<Arc<Entry>>;
+impl Lifecycle<SandboxId, Arc<RouteEntry>> for EvictedEntries {
+    type RequestState = Vec<Arc<RouteEntry>>;
 
-    fn on_evict(&self, out: &mut Vec<Arc<Entry>>, _: SandboxId, entry: Arc<Entry>) {
+    fn on_evict(&self, out: &mut Vec<Arc<RouteEntry>>, _: SandboxId, entry: Arc<RouteEntry>) {
         out.push(entry);
     }
 }
 
-type Parked = HashMap<SandboxId, Arc<Entry>, ahash::RandomState>;
+type EvictedInUse = HashMap<SandboxId, Arc<RouteEntry>, ahash::RandomState>;
 
 pub(crate) struct RouteCache {
-    positives: Cache<SandboxId, Arc<Entry>, UnitWeighter, ahash::RandomState, PushedOut>,
-    negatives: Cache<SandboxId, Arc<Life>, UnitWeighter, ahash::RandomState>,
+    positives: Cache<SandboxId, Arc<RouteEntry>, UnitWeighter, ahash::RandomState, EvictedEntries>,
+    negatives: Cache<SandboxId, Arc<Freshness>, UnitWeighter, ahash::RandomState>,
     /// Pushed out, but held by a request: what is read next is compared with it, so that neither
     /// its generation nor a revocation is lost.
-    parked: Mutex<Parked>,
+    evicted_in_use: Mutex<EvictedInUse>,
 }
 
 impl RouteCache {
@@ -57,7 +57,7 @@ impl RouteCache {
                 build(&bound(capacity))?,
                 UnitWeighter,
                 ahash::RandomState::default(),
-                PushedOut,
+                EvictedEntries,
             ),
             negatives: Cache::with_options(
                 negative,
@@ -65,7 +65,7 @@ impl RouteCache {
                 ahash::RandomState::default(),
                 quick_cache::sync::DefaultLifecycle::default(),
             ),
-            parked: Mutex::default(),
+            evicted_in_use: Mutex::default(),
         })
     }
 
@@ -79,29 +79,29 @@ impl RouteCache {
 
     /// The entry, counting as a use.
     #[inline]
-    pub(crate) fn found(&self, id: &str) -> Option<Arc<Entry>> {
+    pub(crate) fn found(&self, id: &str) -> Option<Arc<RouteEntry>> {
         self.positives.get(id)
     }
 
     /// The life of "there is none", counting as a use.
     #[inline]
-    pub(crate) fn unknown(&self, id: &str) -> Option<Arc<Life>> {
+    pub(crate) fn unknown(&self, id: &str) -> Option<Arc<Freshness>> {
         self.negatives.get(id)
     }
 
     /// The last entry known, also one that is over or was pushed out while in use. No use.
-    pub(crate) fn last(&self, id: &str) -> Option<Arc<Entry>> {
-        self.positives.peek(id).or_else(|| self.parked.lock().get(id).cloned())
+    pub(crate) fn last(&self, id: &str) -> Option<Arc<RouteEntry>> {
+        self.positives.peek(id).or_else(|| self.evicted_in_use.lock().get(id).cloned())
     }
 
     /// Whether a request holds the entry that [`RouteCache::last`] gave.
-    pub(crate) fn in_use(entry: &Arc<Entry>) -> bool {
+    pub(crate) fn in_use(entry: &Arc<RouteEntry>) -> bool {
         // The map and the caller hold it.
         entry.in_use(2)
     }
 
     /// Puts a sandbox that was read in place of everything known about the id.
-    pub(crate) fn put(&self, entry: Arc<Entry>) {
+    pub(crate) fn put(&self, entry: Arc<RouteEntry>) {
         let id = entry.id.clone();
         self.negatives.remove(id.as_str());
         // A new reading of a sandbox that is there is no use of it.
@@ -109,18 +109,18 @@ impl RouteCache {
         if let Err((id, entry)) = self.positives.replace_with_lifecycle(id.clone(), entry, true, &mut out) {
             self.positives.insert_with_lifecycle(id, entry, &mut out);
         }
-        let mut parked = self.parked.lock();
-        parked.remove(id.as_str());
+        let mut evicted_in_use = self.evicted_in_use.lock();
+        evicted_in_use.remove(id.as_str());
         for entry in out.into_iter().filter(|entry| entry.id != id && entry.in_use(1)) {
-            parked.insert(entry.id.clone(), entry);
+            evicted_in_use.insert(entry.id.clone(), entry);
         }
-        drop_unused(&mut parked);
+        drop_unused(&mut evicted_in_use);
     }
 
     /// Puts "there is none" in place of everything known about the id.
-    pub(crate) fn put_unknown(&self, id: &SandboxId, life: Life) {
+    pub(crate) fn put_unknown(&self, id: &SandboxId, freshness: Freshness) {
         self.remove(id.as_str());
-        self.negatives.insert(id.clone(), Arc::new(life));
+        self.negatives.insert(id.clone(), Arc::new(freshness));
     }
 
     /// Forgets that there is none.
@@ -131,15 +131,15 @@ impl RouteCache {
     /// Forgets the sandbox, its generation too.
     pub(crate) fn remove(&self, id: &str) {
         self.positives.remove(id);
-        self.parked.lock().remove(id);
+        self.evicted_in_use.lock().remove(id);
     }
 
     /// Ends the entry's generation and life; whether there was one whose generation went on until
     /// now (also one that had to be read again). Kept for comparison while a request holds it.
-    pub(crate) fn sever(&self, id: &str) -> bool {
+    pub(crate) fn invalidate_generation(&self, id: &str) -> bool {
         let Some(entry) = self.last(id) else { return false };
-        let known = !entry.severed.swap(true, Ordering::AcqRel) && self.positives.contains_key(id);
-        entry.life.end();
+        let known = !entry.generation_ended.swap(true, Ordering::AcqRel) && self.positives.contains_key(id);
+        entry.freshness.invalidate();
         if !Self::in_use(&entry) {
             self.remove(id);
         }
@@ -147,16 +147,16 @@ impl RouteCache {
     }
 
     /// Every entry, those parked too, one after the other.
-    pub(crate) fn each(&self) -> impl Iterator<Item = Arc<Entry>> {
-        let parked: Vec<_> = self.parked.lock().values().cloned().collect();
-        self.positives.iter().map(|(_, entry)| entry).chain(parked)
+    pub(crate) fn each(&self) -> impl Iterator<Item = Arc<RouteEntry>> {
+        let evicted_in_use: Vec<_> = self.evicted_in_use.lock().values().cloned().collect();
+        self.positives.iter().map(|(_, entry)| entry).chain(evicted_in_use)
     }
 }
 
 /// Keeps the map of parked entries within twice of those in use.
-fn drop_unused(parked: &mut Parked) {
-    if parked.len() > 64 && parked.len() == parked.capacity() {
-        parked.retain(|_, entry| entry.in_use(1));
+fn drop_unused(evicted_in_use: &mut EvictedInUse) {
+    if evicted_in_use.len() > 64 && evicted_in_use.len() == evicted_in_use.capacity() {
+        evicted_in_use.retain(|_, entry| entry.in_use(1));
     }
 }
 
@@ -165,16 +165,16 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::life::Trust;
+    use crate::freshness::TrackingEpoch;
 
     #[test]
     fn the_newest_of_many_unknown_ids_are_kept_whatever_came_before() {
         let cache = RouteCache::new(1).unwrap();
-        let trust = Trust { session: None, round: 0 };
-        let life = || Life::new(Instant::now(), Duration::from_secs(1), trust);
+        let tracking_epoch = TrackingEpoch { session: None, resync: 0 };
+        let freshness = || Freshness::new(Instant::now(), Duration::from_secs(1), tracking_epoch);
         let id = |n: usize| SandboxId::parse(&format!("stranger{n}")).unwrap();
         let all = 2 * NEGATIVES;
-        (0..all).for_each(|n| cache.put_unknown(&id(n), life()));
+        (0..all).for_each(|n| cache.put_unknown(&id(n), freshness()));
         assert!(cache.negatives.len() <= NEGATIVES + 64, "{}", cache.negatives.len());
         let newest = all - NEGATIVES * 9 / 20..all;
         assert!(newest.into_iter().all(|n| cache.unknown(id(n).as_str()).is_some()));

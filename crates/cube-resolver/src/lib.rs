@@ -4,31 +4,31 @@
 //! store pushes, filled by one read at a time. [`authorise`] compares traffic tokens, [`route()`]
 //! makes the local or remote decision, [`AddressGuard`] says what may never be dialled.
 
+mod address_guard;
 mod cache;
 mod clock;
-mod entry;
-mod flight;
-mod follow;
-mod guard;
-mod life;
+mod freshness;
+mod invalidation;
 mod metrics;
 mod resolver;
-mod revoke;
+mod revocation;
 mod route;
+mod route_entry;
 mod settings;
-mod token;
+mod single_flight;
+mod traffic_token;
 
 #[cfg(test)]
 mod model;
 #[cfg(test)]
-mod scripted;
+mod testbed;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{Entry, Generation, Inspection, Lookup, Revision};
-pub use guard::{AddressGuard, Dial, Refusal};
+pub use address_guard::{AddressGuard, AddressKind, DialRefusal};
 pub use resolver::Resolver;
-pub use revoke::Revocation;
+pub use revocation::Revocation;
 pub use route::{Route, RouteError, route};
+pub use route_entry::{Generation, Inspection, Lookup, Revision, RouteEntry};
 pub use settings::{ResolverError, Settings};
-pub use token::{TokenVerdict, authorise};
+pub use traffic_token::{TokenVerdict, authorise};

@@ -12,9 +12,9 @@ use cube_metadata::MetadataStore;
 use cube_route::SandboxId;
 use proptest::prelude::*;
 
-use crate::flight::Answer;
-use crate::scripted::{World, id, until};
-use crate::{Entry, Generation, Lookup, Settings};
+use crate::single_flight::LookupResult;
+use crate::testbed::{Testbed, id, until};
+use crate::{Generation, Lookup, RouteEntry, Settings};
 
 const TTL: Duration = Duration::from_secs(500);
 const UNTRACKED: Duration = Duration::from_secs(2);
@@ -86,7 +86,7 @@ struct Truth {
     served: Option<(Value, Generation)>,
     /// Every generation from this on is a new one.
     floor: Option<Generation>,
-    streaming: Option<Arc<Entry>>,
+    streaming: Option<Arc<RouteEntry>>,
 }
 
 impl Truth {
@@ -104,7 +104,7 @@ impl Truth {
 }
 
 struct Model {
-    world: World,
+    testbed: Testbed,
     truths: Vec<Truth>,
     failing: bool,
     /// Which generation belongs to which id and life: none is used twice.
@@ -116,7 +116,7 @@ fn name(sandbox: u8) -> SandboxId {
     id(["a", "b", "c"][usize::from(sandbox)])
 }
 
-fn value_of(entry: &Entry) -> Value {
+fn value_of(entry: &RouteEntry) -> Value {
     let digit = |text: String| text.bytes().rev().find(u8::is_ascii_digit).unwrap() - b'0';
     (
         digit(format!("{:?}", entry.record.created_at)),
@@ -135,10 +135,10 @@ impl Model {
             stale_if_error: STALE,
             capacity: 100,
         };
-        let world = World::new(settings).await;
-        let now = world.resolver.clock.now();
+        let testbed = Testbed::new(settings).await;
+        let now = testbed.resolver.clock.now();
         let truths = (0..IDS).map(|_| Truth { history: vec![(now, None)], ..Truth::default() }).collect();
-        Self { world, truths, failing: false, generations: HashMap::new(), revoked: HashMap::new() }
+        Self { testbed, truths, failing: false, generations: HashMap::new(), revoked: HashMap::new() }
     }
 
     fn truth(&mut self, sandbox: u8) -> &mut Truth {
@@ -146,11 +146,11 @@ impl Model {
     }
 
     fn tracked(&self) -> bool {
-        self.world.store.tracking().is_some()
+        self.testbed.store.tracking().is_some()
     }
 
     fn now(&self) -> Instant {
-        self.world.resolver.clock.now()
+        self.testbed.resolver.clock.now()
     }
 
     async fn change(&mut self, sandbox: u8, value: Option<Value>) {
@@ -160,7 +160,7 @@ impl Model {
         truth.sound = None;
         truth.invalidated |= tracked;
         let id = name(sandbox);
-        let Some((life, host, mask)) = value else { return self.world.delete(&id).await };
+        let Some((life, host, mask)) = value else { return self.testbed.delete(&id).await };
         let fields = [
             ("CreatedAt", life.to_string()),
             ("SandboxIP", format!("192.168.0.{life}")),
@@ -168,16 +168,16 @@ impl Model {
             ("MaskRequestHost", format!("h{mask}")),
         ];
         let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        self.world.write(&id, &fields).await;
+        self.testbed.write(&id, &fields).await;
     }
 
     async fn step(&mut self, step: Step) {
         match step {
             Step::Lookup(sandbox) => self.lookup(sandbox).await,
             Step::Fresh(sandbox) => {
-                let answer = self.world.resolver.lookup_fresh(&name(sandbox)).await;
-                assert_eq!(answer.is_err(), self.failing, "a fresh lookup is the store's own answer");
-                if let Ok(lookup) = answer {
+                let result = self.testbed.resolver.lookup_fresh(&name(sandbox)).await;
+                assert_eq!(result.is_err(), self.failing, "a fresh lookup is the store's own answer");
+                if let Ok(lookup) = result {
                     self.read(sandbox);
                     self.served(sandbox, &lookup, Duration::ZERO);
                 }
@@ -189,33 +189,33 @@ impl Model {
             }
             Step::Delete(sandbox) => self.change(sandbox, None).await,
             Step::Race(sandbox, value) => self.race(sandbox, value).await,
-            Step::Wait(milliseconds) => self.world.after(Duration::from_millis(milliseconds.into())),
+            Step::Wait(milliseconds) => self.testbed.after(Duration::from_millis(milliseconds.into())),
             Step::Down => {
-                self.world.channel_down().await;
+                self.testbed.channel_down().await;
                 self.doubt();
             }
             Step::Up => {
-                self.world.channel_up().await;
+                self.testbed.channel_up().await;
                 self.doubt();
             }
             Step::LoseMessages => {
-                self.world.lose_messages().await;
+                self.testbed.lose_messages().await;
                 self.doubt();
             }
             Step::Fail(failing) => {
-                self.world.fail(failing);
+                self.testbed.fail(failing);
                 self.failing = failing;
             }
             Step::Forget(sandbox) => {
-                self.world.resolver.forget(&name(sandbox));
+                self.testbed.resolver.forget(&name(sandbox));
                 self.cut(sandbox);
             }
             Step::Advance(sandbox) => {
-                self.world.resolver.advance(&name(sandbox));
+                self.testbed.resolver.advance(&name(sandbox));
                 self.cut(sandbox);
             }
             Step::Stream(sandbox, on) => {
-                let held = match self.world.resolver.cached(name(sandbox).as_str()) {
+                let held = match self.testbed.resolver.cached(name(sandbox).as_str()) {
                     Some(Lookup::Found(entry)) if on => Some(entry),
                     _ => None,
                 };
@@ -250,15 +250,15 @@ impl Model {
 
     async fn lookup(&mut self, sandbox: u8) {
         let id = name(sandbox);
-        let reads = self.world.store.reads_of(&id);
+        let reads = self.testbed.store.reads_of(&id);
         let (now, failing, tracked) = (self.now(), self.failing, self.tracked());
-        let answer = self.world.resolver.lookup(&id).await;
-        let asked = self.world.store.reads_of(&id) - reads;
+        let result = self.testbed.resolver.lookup(&id).await;
+        let asked = self.testbed.store.reads_of(&id) - reads;
         let truth = self.truth(sandbox);
         if truth.sound.is_some_and(|read| now < read + TTL) && !failing {
             assert_eq!(asked, 0, "a sound entry in its time needs no read");
         }
-        let Ok(lookup) = answer else {
+        let Ok(lookup) = result else {
             assert!(failing, "an error of a store that is well");
             let young = truth.sound.is_some_and(|read| now < read + TTL);
             assert!(!young || truth.now().is_none(), "a sound entry needs no store");
@@ -320,23 +320,23 @@ impl Model {
     async fn race(&mut self, sandbox: u8, value: Option<Value>) {
         let id = name(sandbox);
         let before = self.truth(sandbox).now();
-        self.world.store.held.send_replace(true);
+        self.testbed.store.held.send_replace(true);
         let spawn = |fresh: bool| {
-            let (resolver, id) = (Arc::clone(&self.world.resolver), id.clone());
+            let (resolver, id) = (Arc::clone(&self.testbed.resolver), id.clone());
             tokio::spawn(async move {
                 if fresh { resolver.lookup_fresh(&id).await } else { resolver.lookup(&id).await }
             })
         };
         let early = spawn(true);
-        let world = &self.world;
-        until(|| world.store.reads_now.load(std::sync::atomic::Ordering::SeqCst) > 0).await;
+        let testbed = &self.testbed;
+        until(|| testbed.store.reads_now.load(std::sync::atomic::Ordering::SeqCst) > 0).await;
         self.change(sandbox, value).await;
-        let (resolver, late) = (Arc::clone(&self.world.resolver), id.clone());
+        let (resolver, late) = (Arc::clone(&self.testbed.resolver), id.clone());
         let late = tokio::spawn(async move { resolver.lookup(&late).await });
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
-        self.world.store.held.send_replace(false);
+        self.testbed.store.held.send_replace(false);
         let (early, late) = (early.await.unwrap(), late.await.unwrap());
         // While nothing is pushed, the one who came late may have got the read under way, or what
         // was in the cache before it.
@@ -349,16 +349,16 @@ impl Model {
         }
     }
 
-    fn raced_early(&mut self, sandbox: u8, both: [Option<Value>; 2], answer: Answer) {
-        if let Ok(Lookup::Found(entry)) = answer {
+    fn raced_early(&mut self, sandbox: u8, both: [Option<Value>; 2], result: LookupResult) {
+        if let Ok(Lookup::Found(entry)) = result {
             assert!(both.contains(&Some(value_of(&entry))), "the read saw one of both");
             self.generation(sandbox, value_of(&entry), entry.generation);
         }
     }
 
-    fn raced_late(&mut self, sandbox: u8, answer: Answer) {
+    fn raced_late(&mut self, sandbox: u8, result: LookupResult) {
         let (failing, tracked) = (self.failing, self.tracked());
-        let Ok(lookup) = answer else { return assert!(failing) };
+        let Ok(lookup) = result else { return assert!(failing) };
         let allowed = match (failing, tracked) {
             (true, _) => TTL + STALE,
             (false, true) => Duration::ZERO,
@@ -372,10 +372,10 @@ impl Model {
 
     /// Lets background reads end, and checks what was revoked meanwhile.
     async fn settle(&mut self) {
-        self.world.settled().await;
+        self.testbed.settled().await;
         self.hear_revocations();
         for sandbox in 0..IDS {
-            let answers = self.world.store.answers_of(&name(sandbox));
+            let answers = self.testbed.store.answers_of(&name(sandbox));
             let truth = self.truth(sandbox);
             // Read in the background, since somebody streams from it.
             truth.invalidated &= answers == truth.answers;
@@ -407,7 +407,7 @@ impl Model {
     }
 
     fn hear_revocations(&mut self) {
-        while let Ok(revocation) = self.world.revocations.try_recv() {
+        while let Ok(revocation) = self.testbed.revocations.try_recv() {
             self.revoked.insert(revocation.id, revocation.before);
         }
     }

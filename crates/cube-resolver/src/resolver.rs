@@ -13,14 +13,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::cache::RouteCache;
 use crate::clock::Clock;
-use crate::entry::{Entry, Generation, Inspection, Lookup, Revision};
-use crate::flight::{Ask, Flights, Joined, Reading, answered};
-use crate::life::{Bounds, Life, Trust, Use, View};
+use crate::freshness::{Freshness, FreshnessBounds, ServeDecision, StoreView, TrackingEpoch};
 use crate::metrics::{Metrics, Outcome};
+use crate::route_entry::{Generation, Inspection, Lookup, Revision, RouteEntry};
+use crate::single_flight::{JoinedRead, ReadContext, ReadDemand, ReadsInFlight, wait_for_result};
 use crate::{ResolverError, Revocation, Settings};
 
 /// Background reads at a time.
-pub(crate) const BACKGROUND: usize = 64;
+pub(crate) const MAX_BACKGROUND_READS: usize = 64;
 /// While the store fails, background reads begin this far apart, whatever the number of sandboxes.
 const FAILING_PAUSE: Duration = Duration::from_millis(100);
 /// Serving stale is logged this seldom.
@@ -34,12 +34,12 @@ pub struct Resolver {
     pub(crate) observer: Arc<dyn SnapshotObserver>,
     pub(crate) clock: Clock,
     pub(crate) cache: RouteCache,
-    pub(crate) flights: Flights,
+    pub(crate) in_flight: ReadsInFlight,
     pub(crate) metrics: Metrics,
     /// Whether [`Resolver::run`] follows the store's events: without it nothing is trusted.
     pub(crate) following: AtomicBool,
-    /// Moves on when pushes were missed; see [`Trust`].
-    pub(crate) round: AtomicU64,
+    /// Moves on when pushes were missed; see [`TrackingEpoch`].
+    pub(crate) resync: AtomicU64,
     /// Subscribed before anything is read, until `run` takes it.
     pub(crate) events: Mutex<Option<broadcast::Receiver<StoreEvent>>>,
     pub(crate) background: Arc<Semaphore>,
@@ -75,10 +75,10 @@ impl Resolver {
             events: Mutex::new(Some(store.subscribe())),
             cache: RouteCache::new(settings.capacity)?,
             metrics: Metrics::new(registry)?,
-            flights: Flights::default(),
+            in_flight: ReadsInFlight::default(),
             following: AtomicBool::new(false),
-            round: AtomicU64::new(0),
-            background: Arc::new(Semaphore::new(BACKGROUND)),
+            resync: AtomicU64::new(0),
+            background: Arc::new(Semaphore::new(MAX_BACKGROUND_READS)),
             settings: ArcSwap::from_pointee(settings),
             revocations: broadcast::Sender::new(REVOCATIONS),
             probed_at: Mutex::new(None),
@@ -96,22 +96,22 @@ impl Resolver {
     pub fn cached(self: &Arc<Self>, id: &str) -> Option<Lookup> {
         let view = self.view();
         if let Some(entry) = self.cache.found(id) {
-            let verdict = entry.life.judge(view, || self.bounds());
+            let verdict = entry.freshness.decide(view, || self.bounds());
             match verdict {
-                Use::Fresh => self.metrics.count(Outcome::Hit),
-                Use::Read => return None,
-                Use::Refresh => self.serve_past_its_time(&entry, view, Outcome::Refresh),
-                Use::Stale => self.serve_past_its_time(&entry, view, Outcome::Stale),
+                ServeDecision::Fresh => self.metrics.count(Outcome::Hit),
+                ServeDecision::Read => return None,
+                ServeDecision::Refresh => self.serve_expired(&entry, view, Outcome::Refresh),
+                ServeDecision::Stale => self.serve_expired(&entry, view, Outcome::Stale),
             }
             return Some(Lookup::Found(entry));
         }
-        let life = self.cache.unknown(id)?;
-        match life.judge(view, || self.negative_bounds()) {
+        let freshness = self.cache.unknown(id)?;
+        match freshness.decide(view, || self.negative_bounds()) {
             // While the store cannot answer, an unknown id is answered as such (310500).
             _ if view.failing => return None,
-            Use::Fresh => {}
-            Use::Refresh => self.refresh(&life, view, || SandboxId::parse(id).ok()),
-            Use::Stale | Use::Read => return None,
+            ServeDecision::Fresh => {}
+            ServeDecision::Refresh => self.refresh(&freshness, view, || SandboxId::parse(id).ok()),
+            ServeDecision::Stale | ServeDecision::Read => return None,
         }
         self.metrics.count(Outcome::Negative);
         Some(Lookup::Unknown)
@@ -126,20 +126,20 @@ impl Resolver {
         if let Some(lookup) = self.cached(id.as_str()) {
             return Ok(lookup);
         }
-        let answer = match self.join(id, Ask::Any) {
-            Joined::Known(lookup) => Ok(lookup),
-            Joined::Waiting(waiting) => answered(waiting).await,
+        let result = match self.join(id, ReadDemand::Any) {
+            JoinedRead::Known(lookup) => Ok(lookup),
+            JoinedRead::Waiting(waiting) => wait_for_result(waiting).await,
         };
-        if answer.is_err()
+        if result.is_err()
             && let Some(entry) = self.cache.found(id.as_str())
-            && entry.life.serves_on_error(self.clock.now(), self.bounds())
+            && entry.freshness.serves_on_error(self.clock.now(), self.bounds())
         {
             self.metrics.count(Outcome::Stale);
-            self.tell_of_stale();
+            self.log_stale();
             return Ok(Lookup::Found(entry));
         }
         self.metrics.count(Outcome::Miss);
-        answer
+        result
     }
 
     /// The same from a read that begins after this call. What is in the cache stays in force until
@@ -149,19 +149,19 @@ impl Resolver {
     /// [`StoreError`] when the store cannot answer.
     pub async fn lookup_fresh(self: &Arc<Self>, id: &SandboxId) -> Result<Lookup, StoreError> {
         self.metrics.count(Outcome::Miss);
-        match self.join(id, Ask::Fresh) {
-            Joined::Known(lookup) => Ok(lookup),
-            Joined::Waiting(waiting) => answered(waiting).await,
+        match self.join(id, ReadDemand::Fresh) {
+            JoinedRead::Known(lookup) => Ok(lookup),
+            JoinedRead::Waiting(waiting) => wait_for_result(waiting).await,
         }
     }
 
     /// Forgets the route (`/admin/backend_cache/delete`); whether one was known. The next request
     /// reads the record and gets a new generation.
     pub fn forget(&self, id: &SandboxId) -> bool {
-        let known = self.flights.spoil(id, || {
+        let known = self.in_flight.invalidate_during(id, || {
             self.cache.remove_unknown(id.as_str());
-            let known = self.cache.sever(id.as_str());
-            self.observer.outdated(id);
+            let known = self.cache.invalidate_generation(id.as_str());
+            self.observer.record_invalidated(id);
             known
         });
         self.count_entries();
@@ -194,9 +194,9 @@ impl Resolver {
         let entry = self.cache.last(id)?;
         let view = self.view();
         Some(Inspection {
-            age: view.now.saturating_duration_since(entry.life.read_at()),
-            tracked: entry.life.tracked(view.trust),
-            must_be_read: entry.life.judge(view, || self.bounds()) == Use::Read,
+            age: view.now.saturating_duration_since(entry.freshness.read_at()),
+            tracked: entry.freshness.tracked(view.tracking_epoch),
+            must_be_read: entry.freshness.decide(view, || self.bounds()) == ServeDecision::Read,
             entry,
         })
     }
@@ -214,92 +214,97 @@ impl Resolver {
     }
 
     #[inline]
-    pub(crate) fn trust(&self) -> Trust {
+    pub(crate) fn tracking_epoch(&self) -> TrackingEpoch {
         let following = self.following.load(Ordering::Acquire);
-        Trust {
+        TrackingEpoch {
             session: if following { self.store.tracking() } else { None },
-            round: self.round.load(Ordering::Acquire),
+            resync: self.resync.load(Ordering::Acquire),
         }
     }
 
     #[inline]
-    fn view(&self) -> View {
-        View { now: self.clock.now(), trust: self.trust(), failing: self.store.failing() }
+    fn view(&self) -> StoreView {
+        StoreView {
+            now: self.clock.now(),
+            tracking_epoch: self.tracking_epoch(),
+            failing: self.store.failing(),
+        }
     }
 
-    fn bounds(&self) -> Bounds {
+    fn bounds(&self) -> FreshnessBounds {
         let settings = self.settings.load();
-        Bounds { untracked: settings.untracked_ttl, overtime: settings.stale_if_error }
+        FreshnessBounds { untracked: settings.untracked_ttl, stale_window: settings.stale_if_error }
     }
 
-    fn negative_bounds(&self) -> Bounds {
+    fn negative_bounds(&self) -> FreshnessBounds {
         let settings = self.settings.load();
-        Bounds { untracked: settings.negative_ttl, overtime: settings.stale_if_error }
+        FreshnessBounds { untracked: settings.negative_ttl, stale_window: settings.stale_if_error }
     }
 
     /// What was settled between a caller's look at the cache and its turn to begin a read.
-    pub(crate) fn settled(&self, id: &SandboxId) -> Option<Lookup> {
+    pub(crate) fn cached_fresh(&self, id: &SandboxId) -> Option<Lookup> {
         let view = self.view();
         if let Some(entry) = self.cache.found(id.as_str()) {
-            let fresh = entry.life.judge(view, || self.bounds()) == Use::Fresh;
+            let fresh = entry.freshness.decide(view, || self.bounds()) == ServeDecision::Fresh;
             return fresh.then_some(Lookup::Found(entry));
         }
-        let life = self.cache.unknown(id.as_str())?;
-        let fresh = !view.failing && life.judge(view, || self.negative_bounds()) == Use::Fresh;
+        let freshness = self.cache.unknown(id.as_str())?;
+        let fresh =
+            !view.failing && freshness.decide(view, || self.negative_bounds()) == ServeDecision::Fresh;
         fresh.then_some(Lookup::Unknown)
     }
 
     /// Takes over what was read; called while no other read of the sandbox can land. `spoiled`:
     /// the key changed since the read began, so that it is kept for comparison only.
-    pub(crate) fn keep(
+    pub(crate) fn store_read(
         &self,
         id: &SandboxId,
         record: Option<SandboxRecord>,
-        reading: Reading,
-        spoiled: bool,
+        reading: ReadContext,
+        invalidated: bool,
     ) -> Lookup {
         let settings = self.settings.load();
-        let tracked = reading.trust.session.is_some();
+        let tracked = reading.tracking_epoch.session.is_some();
         let last = self.cache.last(id.as_str());
         let Some(record) = record else {
-            self.outdate(id, last.as_deref());
+            self.invalidate_previous(id, last.as_deref());
             if last.is_some() || reading.interested {
                 self.revoke(id, Generation::next());
             }
-            if spoiled {
+            if invalidated {
                 self.cache.remove(id.as_str());
             } else {
                 let ttl = if tracked { settings.draw_ttl() } else { settings.negative_ttl };
-                self.cache.put_unknown(id, Life::new(reading.read_at, ttl, reading.trust));
+                self.cache.put_unknown(id, Freshness::new(reading.read_at, ttl, reading.tracking_epoch));
             }
             self.count_entries();
             return Lookup::Unknown;
         };
-        tell_of_oddities(id, &record, last.as_deref());
-        let kept = last.as_ref().filter(|last| last.same_life(&record)).map(|last| last.generation);
+        log_record_warnings(id, &record, last.as_deref());
+        let kept = last.as_ref().filter(|last| last.same_generation(&record)).map(|last| last.generation);
         let generation = kept.unwrap_or_else(Generation::next);
         if last.as_ref().is_some_and(|last| !last.same_sandbox(&record)) {
             self.revoke(id, generation);
         }
         let same = last.as_ref().filter(|last| kept.is_some() && last.record == record);
         let revision = same.map(|last| last.revision).unwrap_or_else(|| {
-            self.outdate(id, last.as_deref());
+            self.invalidate_previous(id, last.as_deref());
             Revision::next()
         });
         let readings = last.map(|last| Arc::clone(&last.readings)).unwrap_or_default();
         let ttl = if tracked { settings.draw_ttl() } else { settings.untracked_ttl };
-        let life = Life::new(reading.read_at, ttl, reading.trust);
-        if spoiled {
-            life.end();
+        let freshness = Freshness::new(reading.read_at, ttl, reading.tracking_epoch);
+        if invalidated {
+            freshness.invalidate();
         }
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(RouteEntry {
             id: id.clone(),
             record,
             generation,
             revision,
-            life,
+            freshness,
             readings,
-            severed: AtomicBool::new(false),
+            generation_ended: AtomicBool::new(false),
         });
         self.cache.put(Arc::clone(&entry));
         self.count_entries();
@@ -307,11 +312,11 @@ impl Resolver {
     }
 
     /// The reading that was in force, if any, says something else than what was just read.
-    fn outdate(&self, id: &SandboxId, last: Option<&Entry>) {
+    fn invalidate_previous(&self, id: &SandboxId, last: Option<&RouteEntry>) {
         if let Some(last) = last {
-            last.life.end();
+            last.freshness.invalidate();
         }
-        self.observer.outdated(id);
+        self.observer.record_invalidated(id);
     }
 
     fn revoke(&self, id: &SandboxId, before: Generation) {
@@ -324,19 +329,24 @@ impl Resolver {
     }
 
     #[cold]
-    fn serve_past_its_time(self: &Arc<Self>, entry: &Entry, view: View, outcome: Outcome) {
+    fn serve_expired(self: &Arc<Self>, entry: &RouteEntry, view: StoreView, outcome: Outcome) {
         self.metrics.count(outcome);
         if outcome == Outcome::Stale {
-            self.tell_of_stale();
+            self.log_stale();
         }
-        self.refresh(&entry.life, view, || Some(entry.id.clone()));
+        self.refresh(&entry.freshness, view, || Some(entry.id.clone()));
     }
 
     /// Reads again in the background what is past its time, unless that was tried a moment ago,
     /// or enough is being read.
-    fn refresh(self: &Arc<Self>, life: &Life, view: View, id: impl FnOnce() -> Option<SandboxId>) {
-        let turn = || !view.failing || claim(&self.probed_at, view.now, FAILING_PAUSE);
-        if life.claim_refresh(view.now, turn)
+    fn refresh(
+        self: &Arc<Self>,
+        freshness: &Freshness,
+        view: StoreView,
+        id: impl FnOnce() -> Option<SandboxId>,
+    ) {
+        let turn = || !view.failing || at_most_every(&self.probed_at, view.now, FAILING_PAUSE);
+        if freshness.claim_refresh(view.now, turn)
             && let Ok(permit) = Arc::clone(&self.background).try_acquire_owned()
             && let Some(id) = id()
         {
@@ -347,23 +357,23 @@ impl Resolver {
     /// Reads `id` again, keeping `permit` until it is done. An error shows in what is served; the
     /// store counts and logs it.
     pub(crate) fn read_in_background(self: &Arc<Self>, id: &SandboxId, permit: OwnedSemaphorePermit) {
-        if let Joined::Waiting(waiting) = self.join(id, Ask::Read) {
+        if let JoinedRead::Waiting(waiting) = self.join(id, ReadDemand::Read) {
             tokio::spawn(async move {
-                let _ = answered(waiting).await;
+                let _ = wait_for_result(waiting).await;
                 drop(permit);
             });
         }
     }
 
-    fn tell_of_stale(&self) {
-        if claim(&self.stale_logged_at, self.clock.now(), STALE_LOG) {
+    fn log_stale(&self) {
+        if at_most_every(&self.stale_logged_at, self.clock.now(), STALE_LOG) {
             tracing::warn!("the store cannot answer: routes past their time are served");
         }
     }
 }
 
 /// Whether `pause` has passed since the last time this said so.
-fn claim(last: &Mutex<Option<Instant>>, now: Instant, pause: Duration) -> bool {
+fn at_most_every(last: &Mutex<Option<Instant>>, now: Instant, pause: Duration) -> bool {
     let Some(mut last) = last.try_lock() else { return false };
     if last.is_some_and(|last| now < last + pause) {
         return false;
@@ -373,7 +383,7 @@ fn claim(last: &Mutex<Option<Instant>>, now: Instant, pause: Duration) -> bool {
 }
 
 /// One line a record: a new reading that is odd in the same ways says nothing.
-fn tell_of_oddities(id: &SandboxId, record: &SandboxRecord, last: Option<&Entry>) {
+fn log_record_warnings(id: &SandboxId, record: &SandboxRecord, last: Option<&RouteEntry>) {
     let known = |warning| last.is_some_and(|last| last.record.warnings().any(|known| known == warning));
     for warning in record.warnings() {
         if !known(warning) {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use cube_metadata::{FieldValue, RecordWarning, SandboxRecord};
 use cube_route::Port;
 
-use crate::guard::{AddressGuard, Dial, Refusal};
+use crate::address_guard::{AddressGuard, AddressKind, DialRefusal};
 
 /// Where a request goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum RouteError {
         /// What would have been dialled.
         address: SocketAddr,
         /// Why not.
-        why: Refusal,
+        why: DialRefusal,
     },
 }
 
@@ -57,11 +57,11 @@ pub fn route(
     let local = node == node_ip.to_canonical();
     let (address, dial) = if local {
         let ip = needed(record.sandbox_ip, RouteError::NoSandboxIp, RecordWarning::SandboxIp)?;
-        (SocketAddr::new(ip.to_canonical(), port.get()), Dial::Sandbox)
+        (SocketAddr::new(ip.to_canonical(), port.get()), AddressKind::Sandbox)
     } else {
         let mapped = record.host_port(port);
         let mapped = needed(mapped, RouteError::NoMapping(port), RecordWarning::HostPort(port))?;
-        (SocketAddr::new(node, mapped.get()), Dial::Node)
+        (SocketAddr::new(node, mapped.get()), AddressKind::Node)
     };
     if let Some(why) = guard.refusal(address, dial) {
         return Err(RouteError::Forbidden { address, why });
@@ -127,9 +127,13 @@ mod tests {
     #[test]
     fn a_refused_address_gives_no_route_and_is_named() {
         for (fields, address, why) in [
-            ([("HostIP", "127.0.0.1"), ("8080", "49983")], "127.0.0.1:49983", Refusal::Special),
-            ([("HostIP", "10.0.0.2"), ("8080", "22")], "10.0.0.2:22", Refusal::HostPort),
-            ([("HostIP", HERE), ("SandboxIP", "169.254.169.254")], "169.254.169.254:8080", Refusal::Metadata),
+            ([("HostIP", "127.0.0.1"), ("8080", "49983")], "127.0.0.1:49983", DialRefusal::Special),
+            ([("HostIP", "10.0.0.2"), ("8080", "22")], "10.0.0.2:22", DialRefusal::HostPort),
+            (
+                [("HostIP", HERE), ("SandboxIP", "169.254.169.254")],
+                "169.254.169.254:8080",
+                DialRefusal::Metadata,
+            ),
         ] {
             let error = of(&fields).unwrap_err();
             assert_eq!(error, RouteError::Forbidden { address: address.parse().unwrap(), why });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cube_lifecycle::Outlook;
 use cube_metadata::{Access, FieldValue};
-use cube_resolver::{Entry, Lookup, Route, RouteError, TokenVerdict};
+use cube_resolver::{Lookup, Route, RouteEntry, RouteError, TokenVerdict};
 use cube_route::{ListenerKind, Port, RequestHead, SandboxTarget, envd_control_route};
 use http::{Method, Version, header};
 use serde_json::{Map, Value, json};
@@ -51,11 +51,11 @@ impl SeenFrom {
     /// `node_ip` where it is set. Else the address in the URL, where clients reach this proxy there;
     /// else HostIP, where they do: a client that comes to the node of the sandbox. Where HostIP is no
     /// address of this machine, every request goes to another node, and nothing is assumed.
-    fn of(settings: &Settings, question: &Question, entry: &Entry) -> Self {
+    fn of(settings: &Settings, question: &Question, entry: &RouteEntry) -> Self {
         if let Some(node_ip) = settings.node_ip {
             return Self { node_ip, assumed: None, matters: false };
         }
-        let reached = |ip: &IpAddr| settings.guard.reached_at(*ip, &settings.listens);
+        let reached = |ip: &IpAddr| settings.guard.is_reachable_at(*ip, &settings.listens);
         let host_ip = match entry.record.host_ip {
             FieldValue::Value(ip) => Some(ip).filter(reached),
             FieldValue::Missing | FieldValue::Malformed => None,
@@ -234,7 +234,7 @@ impl Explanation {
         Ok(())
     }
 
-    async fn look_up(&mut self, shared: &Shared, target: &SandboxTarget) -> Result<Arc<Entry>, Fault> {
+    async fn look_up(&mut self, shared: &Shared, target: &SandboxTarget) -> Result<Arc<RouteEntry>, Fault> {
         let known = shared.resolver.inspect(target.id.as_str()).is_some_and(|known| !known.must_be_read);
         if !known {
             match shared.resolver.lookup(&target.id).await {
@@ -267,7 +267,7 @@ impl Explanation {
         settings: &Settings,
         question: &Question,
         target: &SandboxTarget,
-        entry: &Entry,
+        entry: &RouteEntry,
     ) -> Result<(), Fault> {
         let (says, fault) = if settings.exempt_ports.contains(&target.port) {
             ("not asked for on this port (traffic_token.exempt_ports)", None)
@@ -330,7 +330,7 @@ impl Explanation {
         settings: &Settings,
         question: &Question,
         target: &SandboxTarget,
-        entry: &Entry,
+        entry: &RouteEntry,
     ) -> Result<Route, Fault> {
         let seen = SeenFrom::of(settings, question, entry);
         let from = |node_ip| cube_resolver::route(&entry.record, target.port, node_ip, &settings.guard);

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use cube_resolver::Entry;
+use cube_resolver::RouteEntry;
 use pingora_cache::key::CacheKey;
 use pingora_cache::storage::{HandleHit, HitHandler, MissHandler, PurgeOutcome, PurgeTarget, PurgeType};
 use pingora_cache::trace::SpanHandle;
@@ -28,7 +28,7 @@ const PIECE: usize = 64 * 1024;
 #[derive(Clone)]
 pub(super) struct Ticket {
     pub(super) cache: Arc<ResponseCache>,
-    pub(super) entry: Arc<Entry>,
+    pub(super) entry: Arc<RouteEntry>,
     pub(super) found: Option<Arc<Stored>>,
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use cube_resolver::Entry;
+use cube_resolver::RouteEntry;
 use http::{HeaderValue, header};
 use pingora_cache::storage::{HandleMiss, MissFinishType};
 use pingora_core::{ErrorType, OrErr, Result};
@@ -79,7 +79,7 @@ pub(super) struct Plan {
 /// The answer so far.
 pub(super) struct Filling {
     cache: Arc<ResponseCache>,
-    entry: Arc<Entry>,
+    entry: Arc<RouteEntry>,
     key: Vec<u8>,
     plan: Plan,
     head: ResponseHeader,
@@ -93,7 +93,7 @@ pub(super) struct Filling {
 impl Filling {
     pub(super) fn new(
         cache: Arc<ResponseCache>,
-        entry: Arc<Entry>,
+        entry: Arc<RouteEntry>,
         key: &[u8],
         plan: Plan,
         head: &ResponseHeader,
@@ -155,7 +155,7 @@ impl Filling {
             selecting: self.plan.selecting.clone(),
         };
         let entry = &self.entry;
-        match self.cache.store.keep(&entry.id, &self.key, stored, || !entry.is_over()) {
+        match self.cache.store.keep(&entry.id, &self.key, stored, || !entry.is_invalidated()) {
             Kept::Stored { evicted } => {
                 self.cache.metrics.evicted.inc_by(evicted);
                 self.cache.show_size();

@@ -2,14 +2,14 @@
 //! header fields, which `Vary` names, and what tells one client from another: its address and its
 //! request id.
 
-use cube_resolver::Entry;
+use cube_resolver::RouteEntry;
 use cube_route::{RoutingForm, SandboxTarget};
 
 /// The parts of a key.
 #[derive(Clone)]
 pub(super) struct Parts<'a> {
     /// Sandbox, generation, and content of its record.
-    pub(super) entry: &'a Entry,
+    pub(super) entry: &'a RouteEntry,
     /// Port and form.
     pub(super) target: &'a SandboxTarget,
     /// `X-Forwarded-Proto` as the sandbox sees it.

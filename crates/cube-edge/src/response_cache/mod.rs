@@ -74,7 +74,7 @@ impl ResponseCache {
     }
 
     /// Forgets every answer of a sandbox. One that is coming in now is not kept either, where the
-    /// sandbox's reading is over by now ([`cube_resolver::Entry::is_over`]).
+    /// sandbox's reading is over by now ([`cube_resolver::RouteEntry::is_invalidated`]).
     pub(crate) fn forget(&self, id: &cube_route::SandboxId) {
         self.show_forgotten(self.store.forget(id));
     }

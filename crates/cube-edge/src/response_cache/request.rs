@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use cube_metadata::Access;
-use cube_resolver::Entry;
+use cube_resolver::RouteEntry;
 use cube_route::{Port, SandboxTarget, forwarded_headers};
 use http::{HeaderMap, HeaderName, Method, header};
 
@@ -44,7 +44,7 @@ pub(super) struct Asking<'a> {
     pub(super) method: &'a Method,
     pub(super) headers: &'a HeaderMap,
     pub(super) target: &'a SandboxTarget,
-    pub(super) entry: &'a Entry,
+    pub(super) entry: &'a RouteEntry,
     /// It has no body.
     pub(super) bodyless: bool,
     /// `routing.forward_credentials`.

@@ -1,14 +1,14 @@
 //! The life of the cache, rule by rule (metadata.md). Sequences of all rules are in `model`.
 
+mod freshness;
 mod identity;
-mod life;
 mod outage;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::scripted::{World, id};
-use crate::{Entry, Settings};
+use crate::testbed::{Testbed, id};
+use crate::{RouteEntry, Settings};
 
 const HERE: &[(&str, &str)] = &[("HostIP", "10.0.0.1"), ("SandboxIP", "192.168.0.1"), ("CreatedAt", "1")];
 const THERE: &[(&str, &str)] = &[("HostIP", "10.0.0.2"), ("SandboxIP", "192.168.0.1"), ("CreatedAt", "1")];
@@ -19,12 +19,12 @@ fn settings() -> Settings {
     Settings { ttl_min: 500 * SECOND, ttl_max: 500 * SECOND, ..Settings::default() }
 }
 
-async fn world_with(fields: &[(&str, &str)]) -> World {
-    let world = World::new(settings()).await;
-    world.write(&id("a"), fields).await;
-    world
+async fn world_with(fields: &[(&str, &str)]) -> Testbed {
+    let testbed = Testbed::new(settings()).await;
+    testbed.write(&id("a"), fields).await;
+    testbed
 }
 
-fn host(entry: &Arc<Entry>) -> String {
+fn host(entry: &Arc<RouteEntry>) -> String {
     format!("{:?}", entry.record.host_ip)
 }

@@ -18,7 +18,7 @@ impl SnapshotObserver for Nobody {
     }
 }
 
-async fn entry(access: &str) -> Arc<Entry> {
+async fn entry(access: &str) -> Arc<RouteEntry> {
     let yaml = format!("sandboxes:\n  a:\n    HostIP: 10.0.0.1\n    \"80\": \"8080\"\n{access}");
     let store: Arc<dyn MetadataStore> = FileStore::from_yaml(&yaml).unwrap();
     let registry = prometheus::Registry::new();
@@ -62,7 +62,7 @@ async fn asked(fields: &[(&str, &str)]) -> Option<Wish> {
     wish(&everyday(&headers, &target, &entry))
 }
 
-fn everyday<'a>(headers: &'a HeaderMap, target: &'a SandboxTarget, entry: &'a Entry) -> Asking<'a> {
+fn everyday<'a>(headers: &'a HeaderMap, target: &'a SandboxTarget, entry: &'a RouteEntry) -> Asking<'a> {
     Asking {
         method: &Method::GET,
         headers,

@@ -59,7 +59,7 @@ const fn v6(s: [u16; 8]) -> IpAddr {
 
 /// Which field of the record an address comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dial {
+pub enum AddressKind {
     /// HostIP and a mapped port.
     Node,
     /// SandboxIP and the container port.
@@ -68,7 +68,7 @@ pub enum Dial {
 
 /// Why the guard refuses an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum DialRefusal {
     /// Where clouds give credentials away.
     Metadata,
     /// `0.0.0.0/8` or `::`.
@@ -85,30 +85,30 @@ pub enum Refusal {
     Special,
 }
 
-impl Refusal {
+impl DialRefusal {
     /// The key of the configuration that decides; `None`: none allows it.
     #[must_use]
     pub fn key(self) -> Option<&'static str> {
         match self {
-            Refusal::Metadata | Refusal::Unspecified | Refusal::OwnSocket => None,
-            Refusal::HostPort => Some("upstream.host_ports"),
-            Refusal::Unlisted | Refusal::Interface | Refusal::Special => Some("upstream.cidrs"),
+            DialRefusal::Metadata | DialRefusal::Unspecified | DialRefusal::OwnSocket => None,
+            DialRefusal::HostPort => Some("upstream.host_ports"),
+            DialRefusal::Unlisted | DialRefusal::Interface | DialRefusal::Special => Some("upstream.cidrs"),
         }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for DialRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refusal::Metadata => "a cloud metadata address, which no key allows",
-            Refusal::Unspecified => "it stands for this machine itself, which no key allows",
-            Refusal::OwnSocket => "this proxy listens there itself, which no key allows",
-            Refusal::HostPort => "the port is outside upstream.host_ports",
-            Refusal::Unlisted => "it is in no network of upstream.cidrs",
-            Refusal::Interface => {
+            DialRefusal::Metadata => "a cloud metadata address, which no key allows",
+            DialRefusal::Unspecified => "it stands for this machine itself, which no key allows",
+            DialRefusal::OwnSocket => "this proxy listens there itself, which no key allows",
+            DialRefusal::HostPort => "the port is outside upstream.host_ports",
+            DialRefusal::Unlisted => "it is in no network of upstream.cidrs",
+            DialRefusal::Interface => {
                 "an address of this machine is no sandbox while upstream.cidrs is null; a list there may allow it"
             }
-            Refusal::Special => {
+            DialRefusal::Special => {
                 "loopback, link-local and multicast are refused while upstream.cidrs is null; a list there may \
                  allow it"
             }
@@ -179,43 +179,45 @@ impl AddressGuard {
 
     /// Whether `address` may be dialled.
     #[must_use]
-    pub fn check(&self, address: SocketAddr, dial: Dial) -> bool {
+    pub fn check(&self, address: SocketAddr, dial: AddressKind) -> bool {
         self.refusal(address, dial).is_none()
     }
 
     /// Why `address` may not be dialled; `None`: it may.
     #[must_use]
-    pub fn refusal(&self, address: SocketAddr, dial: Dial) -> Option<Refusal> {
+    pub fn refusal(&self, address: SocketAddr, dial: AddressKind) -> Option<DialRefusal> {
         let address = canonical(address);
         let ip = address.ip();
         let embedded = embedded_ipv4(ip);
         let reached = || embedded.into_iter().flatten().chain([ip]);
         if reached().any(|ip| METADATA_ADDRESSES.contains(&ip)) {
-            return Some(Refusal::Metadata);
+            return Some(DialRefusal::Metadata);
         }
         // It reaches this host's loopback, our own sockets among it, so no list allows it.
-        if reached().any(zero_net) {
-            return Some(Refusal::Unspecified);
+        if reached().any(is_this_network) {
+            return Some(DialRefusal::Unspecified);
         }
         if reached().any(|ip| self.is_own_socket(SocketAddr::new(ip, address.port()))) {
-            return Some(Refusal::OwnSocket);
+            return Some(DialRefusal::OwnSocket);
         }
-        if dial == Dial::Node && !self.host_ports.contains(&address.port()) {
-            return Some(Refusal::HostPort);
+        if dial == AddressKind::Node && !self.host_ports.contains(&address.port()) {
+            return Some(DialRefusal::HostPort);
         }
         match &self.cidrs {
             // Who lists a translator's prefix means the addresses in it.
-            Some(allowed) => (!allowed.iter().any(|net| net.contains(&ip))).then_some(Refusal::Unlisted),
-            None if dial == Dial::Sandbox && reached().any(|ip| self.interfaces.load().contains(&ip)) => {
-                Some(Refusal::Interface)
+            Some(allowed) => (!allowed.iter().any(|net| net.contains(&ip))).then_some(DialRefusal::Unlisted),
+            None if dial == AddressKind::Sandbox
+                && reached().any(|ip| self.interfaces.load().contains(&ip)) =>
+            {
+                Some(DialRefusal::Interface)
             }
-            None => reached().any(never).then_some(Refusal::Special),
+            None => reached().any(is_never_a_sandbox).then_some(DialRefusal::Special),
         }
     }
 
     /// Whether a client can connect to one of `sockets` of this machine at the address `ip`.
     #[must_use]
-    pub fn reached_at(&self, ip: IpAddr, sockets: &[SocketAddr]) -> bool {
+    pub fn is_reachable_at(&self, ip: IpAddr, sockets: &[SocketAddr]) -> bool {
         let ip = ip.to_canonical();
         sockets.iter().map(|socket| canonical(*socket).ip()).any(|bound| match bound {
             IpAddr::V4(all) if all.is_unspecified() => ip.is_ipv4() && self.is_here(ip),
@@ -237,21 +239,21 @@ impl AddressGuard {
     }
 
     fn is_here(&self, ip: IpAddr) -> bool {
-        ip.is_loopback() || zero_net(ip) || self.interfaces.load().contains(&ip)
+        ip.is_loopback() || is_this_network(ip) || self.interfaces.load().contains(&ip)
     }
 }
 
 /// What no sandbox and no other node can have as its address.
-fn never(ip: IpAddr) -> bool {
+fn is_never_a_sandbox(ip: IpAddr) -> bool {
     let special = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
-    special || ip.is_loopback() || ip.is_multicast() || zero_net(ip)
+    special || ip.is_loopback() || ip.is_multicast() || is_this_network(ip)
 }
 
 /// `0.0.0.0/8` ("this network", which Linux takes for this machine) and `::`.
-fn zero_net(ip: IpAddr) -> bool {
+fn is_this_network(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.octets().first() == Some(&0),
         IpAddr::V6(ip) => ip.is_unspecified(),
@@ -315,7 +317,8 @@ mod tests {
 
     fn dials(guard: &AddressGuard, address: &str) -> bool {
         let address = address.parse().unwrap();
-        let (node, sandbox) = (guard.check(address, Dial::Node), guard.check(address, Dial::Sandbox));
+        let (node, sandbox) =
+            (guard.check(address, AddressKind::Node), guard.check(address, AddressKind::Sandbox));
         assert_eq!(node, sandbox, "{address}");
         node
     }
@@ -403,8 +406,8 @@ mod tests {
         let guard = guard();
         guard.interfaces.store(Arc::new(HashSet::from(["10.77.0.1".parse().unwrap()])));
         let address = "[64:ff9b::10.77.0.1]:8080".parse().unwrap();
-        assert!(!guard.check(address, Dial::Sandbox));
-        assert!(guard.check(address, Dial::Node));
+        assert!(!guard.check(address, AddressKind::Sandbox));
+        assert!(guard.check(address, AddressKind::Node));
     }
 
     #[test]
@@ -425,11 +428,11 @@ mod tests {
     #[test]
     fn only_mapped_ports_are_bounded() {
         let low = "10.0.0.1:80".parse().unwrap();
-        assert!(!guard().check(low, Dial::Node));
-        assert!(guard().check(low, Dial::Sandbox));
+        assert!(!guard().check(low, AddressKind::Node));
+        assert!(guard().check(low, AddressKind::Sandbox));
         let narrow = AddressGuard::new(None, 40000..=50000, Vec::new());
-        assert!(narrow.check("10.0.0.1:50000".parse().unwrap(), Dial::Node));
-        assert!(!narrow.check("10.0.0.1:50001".parse().unwrap(), Dial::Node));
+        assert!(narrow.check("10.0.0.1:50000".parse().unwrap(), AddressKind::Node));
+        assert!(!narrow.check("10.0.0.1:50001".parse().unwrap(), AddressKind::Node));
     }
 
     #[test]
@@ -438,8 +441,8 @@ mod tests {
         let mine: IpAddr = "10.77.0.1".parse().unwrap();
         guard.interfaces.store(Arc::new(HashSet::from([mine])));
         let address = SocketAddr::new(mine, 8080);
-        assert!(!guard.check(address, Dial::Sandbox));
-        assert!(guard.check(address, Dial::Node), "another proxy's node_ip may be ours");
+        assert!(!guard.check(address, AddressKind::Sandbox));
+        assert!(guard.check(address, AddressKind::Node), "another proxy's node_ip may be ours");
     }
 
     #[test]
@@ -466,9 +469,12 @@ mod tests {
             ["0.0.0.0:8082", "[::]:8082", "[::ffff:0.0.0.0]:8082", "0.1.2.3:8082", "127.0.0.1:8082"]
         {
             let address = address.parse().unwrap();
-            assert!(!guard.check(address, Dial::Node) && !guard.check(address, Dial::Sandbox), "{address}");
+            assert!(
+                !guard.check(address, AddressKind::Node) && !guard.check(address, AddressKind::Sandbox),
+                "{address}"
+            );
         }
-        assert!(guard.check("127.0.0.1:8083".parse().unwrap(), Dial::Node));
+        assert!(guard.check("127.0.0.1:8083".parse().unwrap(), AddressKind::Node));
     }
 
     #[test]
@@ -478,18 +484,18 @@ mod tests {
         own.interfaces.store(Arc::new(HashSet::from(["10.0.0.5".parse().unwrap()])));
         let cidrs = Some("upstream.cidrs");
         for (guard, address, dial, why, key) in [
-            (&guard(), "169.254.169.254:8080", Dial::Node, Refusal::Metadata, None),
-            (&guard(), "0.0.0.0:8080", Dial::Node, Refusal::Unspecified, None),
-            (&own, "10.0.0.5:8081", Dial::Node, Refusal::OwnSocket, None),
-            (&own, "10.0.0.6:22", Dial::Node, Refusal::HostPort, Some("upstream.host_ports")),
-            (&own, "192.168.0.1:8080", Dial::Sandbox, Refusal::Unlisted, cidrs),
-            (&guard(), "127.0.0.1:8080", Dial::Node, Refusal::Special, cidrs),
+            (&guard(), "169.254.169.254:8080", AddressKind::Node, DialRefusal::Metadata, None),
+            (&guard(), "0.0.0.0:8080", AddressKind::Node, DialRefusal::Unspecified, None),
+            (&own, "10.0.0.5:8081", AddressKind::Node, DialRefusal::OwnSocket, None),
+            (&own, "10.0.0.6:22", AddressKind::Node, DialRefusal::HostPort, Some("upstream.host_ports")),
+            (&own, "192.168.0.1:8080", AddressKind::Sandbox, DialRefusal::Unlisted, cidrs),
+            (&guard(), "127.0.0.1:8080", AddressKind::Node, DialRefusal::Special, cidrs),
         ] {
             let refusal = guard.refusal(address.parse().unwrap(), dial).unwrap();
             assert_eq!((refusal, refusal.key()), (why, key), "{address}");
             assert!(key.is_none_or(|key| refusal.to_string().contains(key)), "{refusal}");
         }
-        assert_eq!(own.refusal("10.0.0.6:8080".parse().unwrap(), Dial::Node), None);
+        assert_eq!(own.refusal("10.0.0.6:8080".parse().unwrap(), AddressKind::Node), None);
     }
 
     #[test]
@@ -499,7 +505,7 @@ mod tests {
             .interfaces
             .store(Arc::new(HashSet::from(["10.0.0.5".parse().unwrap(), "fd00::5".parse().unwrap()])));
         let reached =
-            |ip: &str, socket: &str| guard.reached_at(ip.parse().unwrap(), &[socket.parse().unwrap()]);
+            |ip: &str, socket: &str| guard.is_reachable_at(ip.parse().unwrap(), &[socket.parse().unwrap()]);
         assert!(reached("10.0.0.5", "0.0.0.0:8081") && reached("10.0.0.5", "[::]:8081"));
         assert!(reached("::ffff:10.0.0.5", "0.0.0.0:8081") && reached("127.0.0.1", "0.0.0.0:8081"));
         assert!(reached("fd00::5", "[::]:8081") && !reached("fd00::5", "0.0.0.0:8081"));

@@ -8,10 +8,10 @@ use std::time::Duration;
 use cube_metadata::SandboxRecord;
 use cube_route::SandboxId;
 
-use crate::life::Life;
+use crate::freshness::Freshness;
 
 /// A higher number at each call.
-fn never_used() -> u64 {
+fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
@@ -24,7 +24,7 @@ pub struct Generation(u64);
 impl Generation {
     /// A number that was never used.
     pub(crate) fn next() -> Self {
-        Self(never_used())
+        Self(next_number())
     }
 
     /// The number.
@@ -48,7 +48,7 @@ pub struct Revision(u64);
 impl Revision {
     /// A number that was never used.
     pub(crate) fn next() -> Self {
-        Self(never_used())
+        Self(next_number())
     }
 
     /// The number.
@@ -61,7 +61,7 @@ impl Revision {
 /// A sandbox in the cache. Whoever forwards a request keeps it until the request's end: the
 /// resolver takes that as a sign of interest, and reads again at once what was changed under it.
 #[derive(Debug)]
-pub struct Entry {
+pub struct RouteEntry {
     /// Whose it is.
     pub id: SandboxId,
     /// What the store said.
@@ -70,24 +70,24 @@ pub struct Entry {
     pub generation: Generation,
     /// The content of the record.
     pub revision: Revision,
-    pub(crate) life: Life,
+    pub(crate) freshness: Freshness,
     /// Handed on from reading to reading: as long as a request holds an older reading, there is
     /// more than one.
     pub(crate) readings: Arc<()>,
     /// The generation is over although the record may read the same (resume, kill, admin).
-    pub(crate) severed: AtomicBool,
+    pub(crate) generation_ended: AtomicBool,
 }
 
-impl Entry {
+impl RouteEntry {
     /// Whether this reading is known not to hold any more. One atomic load.
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.life.is_over()
+    pub fn is_invalidated(&self) -> bool {
+        self.freshness.is_invalidated()
     }
 
     /// Whether `record` tells of the same life: CreatedAt, HostIP, SandboxIP and port mapping.
-    pub(crate) fn same_life(&self, record: &SandboxRecord) -> bool {
-        !self.severed.load(Ordering::Acquire)
+    pub(crate) fn same_generation(&self, record: &SandboxRecord) -> bool {
+        !self.generation_ended.load(Ordering::Acquire)
             && self.same_sandbox(record)
             && self.record.host_ip == record.host_ip
             && self.record.ports() == record.ports()
@@ -109,7 +109,7 @@ impl Entry {
 #[derive(Debug, Clone)]
 pub enum Lookup {
     /// The sandbox.
-    Found(Arc<Entry>),
+    Found(Arc<RouteEntry>),
     /// There is none: the store said so.
     Unknown,
 }
@@ -118,7 +118,7 @@ pub enum Lookup {
 #[derive(Debug, Clone)]
 pub struct Inspection {
     /// The entry itself.
-    pub entry: Arc<Entry>,
+    pub entry: Arc<RouteEntry>,
     /// Since it was read.
     pub age: Duration,
     /// Whether a change of it would be pushed.

@@ -9,24 +9,24 @@ use cube_metadata::TrackingSession;
 /// Under which promise something was read. What was read under the promise that still holds is
 /// coherent: a change would have been pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Trust {
+pub(crate) struct TrackingEpoch {
     /// The session of the push channel; none: nothing is pushed.
     pub(crate) session: Option<TrackingSession>,
     /// Moves on when this process has missed pushes although the session is the same.
-    pub(crate) round: u64,
+    pub(crate) resync: u64,
 }
 
 /// What is known about the store now.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct View {
+pub(crate) struct StoreView {
     pub(crate) now: Instant,
-    pub(crate) trust: Trust,
+    pub(crate) tracking_epoch: TrackingEpoch,
     pub(crate) failing: bool,
 }
 
 /// What a request may do with something that was read earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum ServeDecision {
     /// Serve it.
     Fresh,
     /// Serve it and read it again in the background.
@@ -39,11 +39,11 @@ pub(crate) enum Use {
 
 /// The bounds that apply to one kind of entry.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct FreshnessBounds {
     /// Life while changes are not pushed.
     pub(crate) untracked: Duration,
     /// How long past its time it may be served at all.
-    pub(crate) overtime: Duration,
+    pub(crate) stale_window: Duration,
 }
 
 /// After a background read of an entry began, the next one of the same entry waits this long.
@@ -52,25 +52,25 @@ const REFRESH_PAUSE: Duration = Duration::from_secs(1);
 /// The life of one reading. There is one for each sandbox in memory, so it is kept small: times are
 /// milliseconds since `read_at`, which in 32 bits are some weeks.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct Freshness {
     read_at: Instant,
-    trust: Trust,
+    tracking_epoch: TrackingEpoch,
     ttl_ms: u32,
     /// When a background read last began, plus one; 0: none has.
     refreshed_ms: AtomicU32,
     /// Known to be wrong, or forgotten on purpose: never served again.
-    gone: AtomicBool,
+    invalidated: AtomicBool,
 }
 
-impl Life {
+impl Freshness {
     /// A life of `ttl` for what a read that began at `read_at` under `trust` brought.
-    pub(crate) fn new(read_at: Instant, ttl: Duration, trust: Trust) -> Self {
+    pub(crate) fn new(read_at: Instant, ttl: Duration, tracking_epoch: TrackingEpoch) -> Self {
         Self {
             read_at,
-            trust,
+            tracking_epoch,
             ttl_ms: in_ms(ttl),
             refreshed_ms: AtomicU32::new(0),
-            gone: AtomicBool::new(false),
+            invalidated: AtomicBool::new(false),
         }
     }
 
@@ -78,8 +78,8 @@ impl Life {
         self.read_at
     }
 
-    pub(crate) fn tracked(&self, current: Trust) -> bool {
-        current.session.is_some() && self.trust == current
+    pub(crate) fn tracked(&self, current: TrackingEpoch) -> bool {
+        current.session.is_some() && self.tracking_epoch == current
     }
 
     fn ttl(&self) -> Duration {
@@ -91,48 +91,48 @@ impl Life {
     }
 
     /// Marks it as never to be served again; whether it was served until now.
-    pub(crate) fn end(&self) -> bool {
-        !self.gone.swap(true, Ordering::AcqRel)
+    pub(crate) fn invalidate(&self) -> bool {
+        !self.invalidated.swap(true, Ordering::AcqRel)
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+    pub(crate) fn is_invalidated(&self) -> bool {
+        self.invalidated.load(Ordering::Acquire)
     }
 
     /// In its time and trusted, or young enough while nothing is pushed.
     #[inline]
-    fn fresh(&self, view: View, untracked: impl FnOnce() -> Duration) -> bool {
-        match view.trust.session {
-            Some(_) => self.trust == view.trust && self.age(view.now) < self.ttl(),
+    fn fresh(&self, view: StoreView, untracked: impl FnOnce() -> Duration) -> bool {
+        match view.tracking_epoch.session {
+            Some(_) => self.tracking_epoch == view.tracking_epoch && self.age(view.now) < self.ttl(),
             None => self.age(view.now) < self.ttl().min(untracked()),
         }
     }
 
     /// What a request may do with it.
     #[inline]
-    pub(crate) fn judge(&self, view: View, bounds: impl Fn() -> Bounds) -> Use {
-        if self.is_over() {
-            return Use::Read;
+    pub(crate) fn decide(&self, view: StoreView, bounds: impl Fn() -> FreshnessBounds) -> ServeDecision {
+        if self.is_invalidated() {
+            return ServeDecision::Read;
         }
         if self.fresh(view, || bounds().untracked) {
-            return Use::Fresh;
+            return ServeDecision::Fresh;
         }
-        if !self.in_overtime(view.now, bounds().overtime) {
-            return Use::Read;
+        if !self.within_stale_window(view.now, bounds().stale_window) {
+            return ServeDecision::Read;
         }
         if view.failing {
-            return Use::Stale;
+            return ServeDecision::Stale;
         }
-        if self.tracked(view.trust) { Use::Refresh } else { Use::Read }
+        if self.tracked(view.tracking_epoch) { ServeDecision::Refresh } else { ServeDecision::Read }
     }
 
     /// Whether it may be served although the store did not answer.
-    pub(crate) fn serves_on_error(&self, now: Instant, bounds: Bounds) -> bool {
-        !self.is_over() && self.in_overtime(now, bounds.overtime)
+    pub(crate) fn serves_on_error(&self, now: Instant, bounds: FreshnessBounds) -> bool {
+        !self.is_invalidated() && self.within_stale_window(now, bounds.stale_window)
     }
 
-    fn in_overtime(&self, now: Instant, overtime: Duration) -> bool {
-        self.age(now) < self.ttl() + overtime
+    fn within_stale_window(&self, now: Instant, stale_window: Duration) -> bool {
+        self.age(now) < self.ttl() + stale_window
     }
 
     /// Whether a background read may begin now, `turn` permitting; at most one caller in a while

@@ -13,21 +13,22 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::Resolver;
 use crate::cache::RouteCache;
-use crate::flight::{Ask, Joined, answered};
-use crate::resolver::BACKGROUND;
+use crate::resolver::MAX_BACKGROUND_READS;
+use crate::single_flight::{JoinedRead, ReadDemand, wait_for_result};
 
 /// Entries looked at before others get their turn.
 const SWEEP_STEP: usize = 1024;
 /// A read that somebody streams on, and that failed, is tried again after this.
-const RETRY: Duration = if cfg!(test) { Duration::from_millis(1) } else { Duration::from_millis(250) };
+const RETRY_INTERVAL: Duration =
+    if cfg!(test) { Duration::from_millis(1) } else { Duration::from_millis(250) };
 
 /// The most sandboxes that wait to be read. As many as the table of states holds by default: what
 /// is beyond would push others out of it.
-const QUEUE: usize = if cfg!(test) { 1000 } else { 1_000_000 };
+const MAX_QUEUED: usize = if cfg!(test) { 1000 } else { 1_000_000 };
 
 /// What is being read since it changed under somebody, or since its state changed.
 #[derive(Default)]
-struct FollowUp {
+struct RereadQueue {
     /// Waiting for a place among the reads, the longest first: a sandbox that changes again
     /// meanwhile is read once.
     queue: VecDeque<SandboxId>,
@@ -45,11 +46,11 @@ struct FollowUp {
     /// Each finds what must be read after a distrust.
     sweeps: JoinSet<Vec<SandboxId>>,
     /// Failed, to be tried again.
-    again: HashSet<SandboxId>,
+    failed: HashSet<SandboxId>,
 }
 
-impl FollowUp {
-    fn want(&mut self, id: SandboxId) {
+impl RereadQueue {
+    fn enqueue(&mut self, id: SandboxId) {
         if let Some(changed) = self.reading.get_mut(&id) {
             *changed = true;
         } else if !self.queued.contains(&id) {
@@ -60,7 +61,7 @@ impl FollowUp {
     /// Where there is no room for it, its entry has ended all the same: whoever asks for it next
     /// reads it.
     fn push(&mut self, id: SandboxId) {
-        if self.queued.len() < QUEUE {
+        if self.queued.len() < MAX_QUEUED {
             self.queued.insert(id.clone());
             self.queue.push_back(id);
             return;
@@ -83,19 +84,19 @@ impl FollowUp {
         let (task, answered) = read.unwrap_or_else(|error| (error.id(), false));
         let Some(id) = self.tasks.remove(&task) else { return };
         if self.reading.remove(&id) == Some(true) {
-            self.want(id);
+            self.enqueue(id);
         } else if !answered {
-            self.again.insert(id);
+            self.failed.insert(id);
         }
     }
 
     /// Begins what there is a place for.
-    fn begin(&mut self, resolver: &Arc<Resolver>) {
-        while self.reads.len() < BACKGROUND
+    fn start_reads(&mut self, resolver: &Arc<Resolver>) {
+        while self.reads.len() < MAX_BACKGROUND_READS
             && let Some(id) = self.queue.pop_front()
         {
             self.queued.remove(&id);
-            self.spawn(id.clone(), Arc::clone(resolver).read_in_turn(id));
+            self.spawn(id.clone(), Arc::clone(resolver).read_when_permitted(id));
         }
     }
 }
@@ -108,25 +109,25 @@ impl Resolver {
             tracing::error!("the route cache follows the store already");
             return;
         };
-        let _following = Following::begin(&self);
-        let mut work = FollowUp::default();
-        let mut retry = interval(RETRY);
+        let _following = FollowingGuard::begin(&self);
+        let mut work = RereadQueue::default();
+        let mut retry = interval(RETRY_INTERVAL);
         retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 event = events.recv() => match event {
                     Ok(StoreEvent::RecordChanged(id)) => {
                         if self.changed(&id, false) {
-                            work.want(id);
+                            work.enqueue(id);
                         }
                     }
                     // Nobody may ask for the sandbox before the state runs out.
                     Ok(StoreEvent::StateChanged(id)) => {
                         self.changed(&id, true);
-                        work.want(id);
+                        work.enqueue(id);
                     }
                     Ok(StoreEvent::InvalidateAll) | Err(RecvError::Lagged(_)) => {
-                        self.distrust();
+                        self.invalidate_all();
                         // A newer sweep finds everything that an older one has not.
                         work.sweeps.abort_all();
                         work.sweeps.spawn(Arc::clone(&self).sweep());
@@ -135,12 +136,12 @@ impl Resolver {
                     Err(RecvError::Closed) => return,
                 },
                 Some(found) = work.sweeps.join_next() => {
-                    found.unwrap_or_default().into_iter().for_each(|id| work.want(id));
+                    found.unwrap_or_default().into_iter().for_each(|id| work.enqueue(id));
                 }
                 Some(read) = work.reads.join_next_with_id() => work.ended(read),
-                _ = retry.tick(), if !work.again.is_empty() => self.retry(&mut work),
+                _ = retry.tick(), if !work.failed.is_empty() => self.retry(&mut work),
             }
-            work.begin(&self);
+            work.start_reads(&self);
         }
     }
 
@@ -149,13 +150,13 @@ impl Resolver {
     /// somebody streams or waits, so that it must be read without anybody asking.
     fn changed(&self, id: &SandboxId, state: bool) -> bool {
         self.metrics.invalidations.inc();
-        let in_use = self.flights.spoil(id, || {
+        let in_use = self.in_flight.invalidate_during(id, || {
             self.cache.remove_unknown(id.as_str());
             let last = self.cache.last(id.as_str());
             if let Some(entry) = &last {
-                entry.life.end();
+                entry.freshness.invalidate();
             }
-            self.observer.outdated(id);
+            self.observer.record_invalidated(id);
             if state {
                 self.observer.state_changed(id);
             }
@@ -165,22 +166,22 @@ impl Resolver {
     }
 
     /// Everything that was read may be wrong.
-    fn distrust(&self) {
+    fn invalidate_all(&self) {
         self.metrics.invalidations.inc();
-        self.round.fetch_add(1, Ordering::AcqRel);
+        self.resync.fetch_add(1, Ordering::AcqRel);
     }
 
     /// What somebody streams from or waits for: a record that was removed while nothing was pushed
     /// ends its streams without anybody asking for it.
     async fn sweep(self: Arc<Self>) -> Vec<SandboxId> {
-        let current = self.trust();
+        let current = self.tracking_epoch();
         let mut wanted = Vec::new();
         for (at, entry) in self.cache.each().enumerate() {
             if at % SWEEP_STEP == SWEEP_STEP - 1 {
                 tokio::task::yield_now().await;
             }
             let used = RouteCache::in_use(&entry) || self.observer.interested(&entry.id);
-            if used && !entry.life.tracked(current) {
+            if used && !entry.freshness.tracked(current) {
                 wanted.push(entry.id.clone());
             }
         }
@@ -189,41 +190,41 @@ impl Resolver {
 
     /// Reads `id` as soon as there is a place among the background reads; whether the store
     /// answered.
-    async fn read_in_turn(self: Arc<Self>, id: SandboxId) -> bool {
+    async fn read_when_permitted(self: Arc<Self>, id: SandboxId) -> bool {
         // The semaphore is never closed.
         let _place = Arc::clone(&self.background).acquire_owned().await.ok();
-        match self.join(&id, Ask::Read) {
-            Joined::Known(_) => true,
-            Joined::Waiting(waiting) => answered(waiting).await.is_ok(),
+        match self.join(&id, ReadDemand::Read) {
+            JoinedRead::Known(_) => true,
+            JoinedRead::Waiting(waiting) => wait_for_result(waiting).await.is_ok(),
         }
     }
 
     /// Tries again what failed and is still wanted; one alone while the store is known to fail.
-    fn retry(self: &Arc<Self>, work: &mut FollowUp) {
+    fn retry(self: &Arc<Self>, work: &mut RereadQueue) {
         let used = |id: &SandboxId| {
             self.cache.last(id.as_str()).is_some_and(|entry| RouteCache::in_use(&entry))
                 || self.observer.interested(id)
         };
-        work.again.retain(used);
+        work.failed.retain(used);
         let most = if self.store.failing() { 1 } else { usize::MAX };
-        let ids: Vec<_> = work.again.iter().take(most).cloned().collect();
+        let ids: Vec<_> = work.failed.iter().take(most).cloned().collect();
         for id in ids {
-            work.again.remove(&id);
-            work.want(id);
+            work.failed.remove(&id);
+            work.enqueue(id);
         }
     }
 }
 
-struct Following<'a>(&'a Resolver);
+struct FollowingGuard<'a>(&'a Resolver);
 
-impl<'a> Following<'a> {
+impl<'a> FollowingGuard<'a> {
     fn begin(resolver: &'a Resolver) -> Self {
         resolver.following.store(true, Ordering::Release);
         Self(resolver)
     }
 }
 
-impl Drop for Following<'_> {
+impl Drop for FollowingGuard<'_> {
     fn drop(&mut self) {
         self.0.following.store(false, Ordering::Release);
     }
@@ -239,15 +240,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_read_that_panics_is_tried_again_and_gives_its_place_back() {
-        let mut work = FollowUp::default();
+        let mut work = RereadQueue::default();
         work.spawn(id(1), async { panic!("a read that panics") });
         let read = work.reads.join_next_with_id().await.unwrap();
         work.ended(read);
         assert!(work.reading.is_empty() && work.tasks.is_empty());
-        assert!(work.again.contains(&id(1)));
+        assert!(work.failed.contains(&id(1)));
         // And one that changed meanwhile is wanted at once.
         work.spawn(id(2), async { panic!("a read that panics") });
-        work.want(id(2));
+        work.enqueue(id(2));
         let read = work.reads.join_next_with_id().await.unwrap();
         work.ended(read);
         assert_eq!(work.queue, [id(2)]);
@@ -255,11 +256,11 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_in_the_queue_is_counted_once_it_is_full() {
-        let mut work = FollowUp::default();
-        (0..QUEUE).for_each(|number| work.want(id(number)));
-        work.want(id(0));
-        assert_eq!((work.queue.len(), work.dropped), (QUEUE, 0));
-        work.want(id(QUEUE));
-        assert_eq!((work.queue.len(), work.dropped), (QUEUE, 1));
+        let mut work = RereadQueue::default();
+        (0..MAX_QUEUED).for_each(|number| work.enqueue(id(number)));
+        work.enqueue(id(0));
+        assert_eq!((work.queue.len(), work.dropped), (MAX_QUEUED, 0));
+        work.enqueue(id(MAX_QUEUED));
+        assert_eq!((work.queue.len(), work.dropped), (MAX_QUEUED, 1));
     }
 }

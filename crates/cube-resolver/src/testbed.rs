@@ -18,12 +18,12 @@ use tokio::sync::{broadcast, watch};
 
 use crate::clock::Clock;
 use crate::metrics::Outcome;
-use crate::{Entry, Lookup, Resolver, Revocation, Settings};
+use crate::{Lookup, Resolver, Revocation, RouteEntry, Settings};
 
 pub(crate) type Fields = Vec<(String, String)>;
 
 /// The store.
-pub(crate) struct Scripted {
+pub(crate) struct ScriptedStore {
     pub(crate) records: Mutex<HashMap<SandboxId, Fields>>,
     reads: Mutex<HashMap<SandboxId, usize>>,
     /// Those of them that were answered.
@@ -43,7 +43,7 @@ pub(crate) struct Scripted {
 /// Messages a follower may be behind.
 const BACKLOG: usize = 32;
 
-impl Scripted {
+impl ScriptedStore {
     fn new() -> Self {
         Self {
             records: Mutex::default(),
@@ -70,7 +70,7 @@ impl Scripted {
 }
 
 #[async_trait]
-impl MetadataStore for Scripted {
+impl MetadataStore for ScriptedStore {
     async fn fetch(&self, id: &SandboxId) -> Result<Snapshot, StoreError> {
         let now = self.reads_now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_reads_at_once.fetch_max(now, Ordering::SeqCst);
@@ -130,15 +130,15 @@ impl MetadataStore for Scripted {
 
 /// Notes what it is shown.
 #[derive(Default)]
-pub(crate) struct Watcher {
+pub(crate) struct RecordingObserver {
     pub(crate) observed: Mutex<Vec<(SandboxId, bool)>>,
     pub(crate) interests: Mutex<HashSet<SandboxId>>,
-    pub(crate) outdated: Mutex<Vec<SandboxId>>,
+    pub(crate) invalidated: Mutex<Vec<SandboxId>>,
     /// State changes that were told and not read yet.
     pub(crate) states: Mutex<HashSet<SandboxId>>,
 }
 
-impl SnapshotObserver for Watcher {
+impl SnapshotObserver for RecordingObserver {
     fn observed(&self, id: &SandboxId, snapshot: &Snapshot) {
         self.observed.lock().push((id.clone(), snapshot.record.is_some()));
         self.states.lock().remove(id);
@@ -148,8 +148,8 @@ impl SnapshotObserver for Watcher {
         self.states.lock().insert(id.clone());
     }
 
-    fn outdated(&self, id: &SandboxId) {
-        self.outdated.lock().push(id.clone());
+    fn record_invalidated(&self, id: &SandboxId) {
+        self.invalidated.lock().push(id.clone());
     }
 
     fn interested(&self, id: &SandboxId) -> bool {
@@ -158,25 +158,25 @@ impl SnapshotObserver for Watcher {
 }
 
 /// A resolver that follows a scripted store.
-pub(crate) struct World {
-    pub(crate) store: Arc<Scripted>,
-    pub(crate) watcher: Arc<Watcher>,
+pub(crate) struct Testbed {
+    pub(crate) store: Arc<ScriptedStore>,
+    pub(crate) observer: Arc<RecordingObserver>,
     pub(crate) resolver: Arc<Resolver>,
     pub(crate) revocations: broadcast::Receiver<Revocation>,
     run: tokio::task::JoinHandle<()>,
 }
 
-impl World {
+impl Testbed {
     pub(crate) async fn new(settings: Settings) -> Self {
         Self::with_clock(settings, Clock::standing()).await
     }
 
     pub(crate) async fn with_clock(settings: Settings, clock: Clock) -> Self {
-        let store = Arc::new(Scripted::new());
-        let watcher = Arc::<Watcher>::default();
+        let store = Arc::new(ScriptedStore::new());
+        let observer = Arc::<RecordingObserver>::default();
         let resolver = Resolver::with_clock(
             Arc::clone(&store) as _,
-            Arc::clone(&watcher) as _,
+            Arc::clone(&observer) as _,
             settings,
             &Registry::new(),
             clock,
@@ -184,9 +184,9 @@ impl World {
         .unwrap();
         let revocations = resolver.revocations();
         let run = tokio::spawn(Arc::clone(&resolver).run());
-        let world = Self { store, watcher, resolver, revocations, run };
-        until(|| world.resolver.following.load(Ordering::SeqCst)).await;
-        world
+        let testbed = Self { store, observer, resolver, revocations, run };
+        until(|| testbed.resolver.following.load(Ordering::SeqCst)).await;
+        testbed
     }
 
     /// Writes a record and pushes the change, if anything is pushed.
@@ -257,7 +257,7 @@ impl World {
         for _ in 0..8 {
             tokio::task::yield_now().await;
         }
-        until(|| self.resolver.flights.is_empty()).await;
+        until(|| self.resolver.in_flight.is_empty()).await;
     }
 
     pub(crate) fn counted(&self, outcome: Outcome) -> u64 {
@@ -265,7 +265,7 @@ impl World {
     }
 
     /// The sandbox, which must be there.
-    pub(crate) async fn found(&self, id: &SandboxId) -> Arc<Entry> {
+    pub(crate) async fn found(&self, id: &SandboxId) -> Arc<RouteEntry> {
         match self.resolver.lookup(id).await {
             Ok(Lookup::Found(entry)) => entry,
             other => panic!("not found but {other:?}"),
@@ -273,7 +273,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for Testbed {
     fn drop(&mut self) {
         self.run.abort();
     }
