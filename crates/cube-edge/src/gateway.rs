@@ -17,17 +17,18 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::access_log::{self, AccessLog};
-use crate::admin::{Desk, Explanation, Question};
-use crate::control_plane::ControlPlane;
-use crate::descriptors::Descriptors;
+use crate::admin::{AdminForwarding, ExplainQuery, Explanation};
+use crate::connection::{CertificateError, CertificateFiles, Certificates, Driver};
 use crate::drain::Drain;
-use crate::driver::{CertificateError, CertificateFiles, Certificates, Driver};
-use crate::edge::{Edge, Shared};
 use crate::error::EdgeError;
-use crate::live::{Ended, LiveRequests};
+use crate::limits::active_requests::{ActiveRequests, Ended};
+use crate::limits::descriptors::Descriptors;
+use crate::limits::rate_limit::RateLimit;
 use crate::metrics::EdgeMetrics;
 use crate::processes::{Ledger, ProcessStanding, Processes};
-use crate::rate::RateLimit;
+use crate::proxy::control_plane::ControlPlane;
+use crate::proxy::hooks::SandboxProxy;
+use crate::proxy::state::ProxyState;
 use crate::response_cache::{self, ResponseCache};
 use crate::settings::Settings;
 
@@ -56,8 +57,8 @@ pub struct Parts {
 /// One proxy. Its background tasks are started with [`Gateway::start`], its listeners are served
 /// through [`Gateway::driver`].
 pub struct Gateway {
-    shared: Arc<Shared>,
-    driver: Arc<Driver<HttpProxy<Edge>>>,
+    state: Arc<ProxyState>,
+    driver: Arc<Driver<HttpProxy<SandboxProxy>>>,
 }
 
 impl Gateway {
@@ -68,7 +69,7 @@ impl Gateway {
     /// registered already, the access log cannot be opened.
     pub fn new(parts: Parts, registry: &Registry) -> Result<Self, EdgeError> {
         let metrics = Arc::new(EdgeMetrics::new(registry)?);
-        let live = LiveRequests::new();
+        let live = ActiveRequests::new();
         let hooks = Arc::new(SandboxHooks { resolver: OnceLock::new(), live: live.clone() });
         let lifecycle = Lifecycle::new(parts.lifecycle, hooks.clone(), registry)?;
         let response_cache =
@@ -89,7 +90,7 @@ impl Gateway {
         let control_plane = ControlPlane::default();
         control_plane.update(parts.settings.control_plane.clone());
         let processes = Processes::new(registry.clone(), lifecycle.steady_ms());
-        let shared = Arc::new(Shared {
+        let state = Arc::new(ProxyState {
             settings: ArcSwap::from_pointee(parts.settings),
             store: parts.store,
             resolver,
@@ -100,7 +101,7 @@ impl Gateway {
             response_cache,
             drain: drain.clone(),
             descriptors: descriptors.clone(),
-            desk: Arc::default(),
+            forwarding: Arc::default(),
             processes,
             metrics: metrics.clone(),
             access_log,
@@ -115,46 +116,46 @@ impl Gateway {
             max_retries: usize::MAX,
             ..ServerConf::default()
         });
-        let app = Arc::new(http_proxy(&conf, Edge(shared.clone())));
-        let driver = Driver::new(app, connections, drain, descriptors, metrics, shared.clone());
-        Ok(Self { shared, driver })
+        let app = Arc::new(http_proxy(&conf, SandboxProxy(state.clone())));
+        let driver = Driver::new(app, connections, drain, descriptors, metrics, state.clone());
+        Ok(Self { state, driver })
     }
 
     /// Starts what runs beside the requests. To be called once, within the runtime that serves.
     pub fn start(&self) {
-        let shared = &self.shared;
+        let state = &self.state;
         tokio::spawn(self.driver.clone().tend());
-        tokio::spawn(shared.resolver.clone().run());
-        tokio::spawn(shared.breaker.clone().run());
-        tokio::spawn(shared.settings.load().guard.clone().run());
-        let follower = shared.clone();
+        tokio::spawn(state.resolver.clone().run());
+        tokio::spawn(state.breaker.clone().run());
+        tokio::spawn(state.settings.load().guard.clone().run());
+        let follower = state.clone();
         tokio::spawn(async move { follower.control_plane.run().await });
         // Subscribed here, so that none is missed before the task runs.
-        let revocations = shared.resolver.revocations();
-        tokio::spawn(end_revoked(shared.clone(), revocations));
+        let revocations = state.resolver.revocations();
+        tokio::spawn(end_revoked(state.clone(), revocations));
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn state(&self) -> &Arc<ProxyState> {
+        &self.state
     }
 
     /// How `question` would be routed and answered, step by step, with what this process knows;
     /// nothing is woken, held, counted or stamped. JSON: `{"steps": [{"step", "ok", "says", ..}],
     /// "answer": {"by", "says", ..}}`; no token is in it.
-    pub async fn explain(&self, question: &Question) -> serde_json::Value {
-        Explanation::of(&self.shared, question).await
+    pub async fn explain(&self, question: &ExplainQuery) -> serde_json::Value {
+        Explanation::of(&self.state, question).await
     }
 
     /// Serves listeners.
     #[must_use]
-    pub fn driver(&self) -> &Arc<Driver<HttpProxy<Edge>>> {
+    pub fn driver(&self) -> &Arc<Driver<HttpProxy<SandboxProxy>>> {
         &self.driver
     }
 
     /// After the drain has begun to close: waits for the connections to end by themselves, and ends
     /// what is left when its time is over.
     pub async fn finish(&self) {
-        self.driver.finish(|| self.shared.live.end_all(Ended::Drained)).await;
+        self.driver.finish(|| self.state.live.end_all(Ended::Drained)).await;
     }
 
     /// Reads the certificates of a TLS listener; their end is told in this proxy's metrics.
@@ -162,31 +163,31 @@ impl Gateway {
     /// # Errors
     /// [`CertificateError`] for the first pair that does not hold.
     pub fn certificates(&self, files: &[CertificateFiles]) -> Result<Certificates, CertificateError> {
-        Certificates::load(files, self.shared.metrics.clone())
+        Certificates::load(files, self.state.metrics.clone())
     }
 
     /// The stages of the end.
     #[must_use]
     pub fn drain(&self) -> &Arc<Drain> {
-        &self.shared.drain
+        &self.state.drain
     }
 
     /// Which process answers the admin API, and who else is told what it did.
     #[must_use]
-    pub fn desk(&self) -> &Arc<Desk> {
-        &self.shared.desk
+    pub fn admin_forwarding(&self) -> &Arc<AdminForwarding> {
+        &self.state.forwarding
     }
 
     /// The processes of before a hot restart that still drain, and what they counted.
     #[must_use]
     pub fn processes(&self) -> &Arc<Processes> {
-        &self.shared.processes
+        &self.state.processes
     }
 
     /// How this process stands.
     #[must_use]
     pub fn standing(&self) -> ProcessStanding {
-        let Shared { processes, lifecycle, metrics, live, .. } = &*self.shared;
+        let ProxyState { processes, lifecycle, metrics, live, .. } = &*self.state;
         let since = |began: Instant| {
             let passed = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
             lifecycle.steady_ms().saturating_sub(passed)
@@ -203,19 +204,19 @@ impl Gateway {
     /// they end earlier.
     pub fn ends_within(&self, time: Duration) {
         let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        self.shared.processes.end_by(self.shared.lifecycle.steady_ms().saturating_add(time));
+        self.state.processes.end_by(self.state.lifecycle.steady_ms().saturating_add(time));
     }
 
     /// What the successor of this process is to know of what was counted.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
-        let Shared { processes, metrics, .. } = &*self.shared;
+        let ProxyState { processes, metrics, .. } = &*self.state;
         processes.ledger(self.standing(), metrics.service_started.get())
     }
 
     /// Takes what the process before this one knew of what was counted.
     pub fn take_ledger(&self, ledger: Ledger) {
-        let Shared { processes, metrics, lifecycle, .. } = &*self.shared;
+        let ProxyState { processes, metrics, lifecycle, .. } = &*self.state;
         if ledger.service_started > 0 {
             metrics.service_started.set(ledger.service_started);
         }
@@ -225,32 +226,32 @@ impl Gateway {
     /// States, activity and registry row.
     #[must_use]
     pub fn lifecycle(&self) -> &Arc<Lifecycle> {
-        &self.shared.lifecycle
+        &self.state.lifecycle
     }
 
     /// The route cache.
     #[must_use]
     pub fn resolver(&self) -> &Arc<Resolver> {
-        &self.shared.resolver
+        &self.state.resolver
     }
 
     /// The breaker.
     #[must_use]
     pub fn breaker(&self) -> &Arc<Breaker> {
-        &self.shared.breaker
+        &self.state.breaker
     }
 
     /// Opens the access log anew, after it was moved away; so do the draining processes of before.
     pub fn reopen_log(&self) {
-        self.shared.desk.reopen();
-        if let Some(log) = &self.shared.access_log {
+        self.state.forwarding.reopen();
+        if let Some(log) = &self.state.access_log {
             log.reopen();
         }
     }
 
     /// Writes what is left of the access log; what comes later is lost. Waits at most a second.
     pub fn close_log(&self) {
-        if let Some(log) = &self.shared.access_log
+        if let Some(log) = &self.state.access_log
             && !log.close(Duration::from_secs(1))
         {
             tracing::warn!("the access log was not written to its end");
@@ -259,17 +260,17 @@ impl Gateway {
 }
 
 /// Ends the requests of lives that are over.
-async fn end_revoked(shared: Arc<Shared>, mut revocations: Receiver<Revocation>) {
+async fn end_revoked(state: Arc<ProxyState>, mut revocations: Receiver<Revocation>) {
     loop {
         match revocations.recv().await {
-            Ok(revoked) => shared.live.end(&revoked.id, Ended::Revoked, Some(revoked.before)),
+            Ok(revoked) => state.live.end(&revoked.id, Ended::Revoked, Some(revoked.before)),
             Err(RecvError::Lagged(missed)) => {
                 tracing::warn!(missed, "revocations came faster than they were followed; looking at all");
-                for id in shared.live.ids() {
+                for id in state.live.ids() {
                     // What is not known any more is read by the next request; only a life that is
                     // known to be over ends its requests.
-                    if let Some(known) = shared.resolver.inspect(id.as_str()) {
-                        shared.live.end(&id, Ended::Revoked, Some(known.entry.generation));
+                    if let Some(known) = state.resolver.inspect(id.as_str()) {
+                        state.live.end(&id, Ended::Revoked, Some(known.entry.generation));
                     }
                 }
             }
@@ -281,7 +282,7 @@ async fn end_revoked(shared: Arc<Shared>, mut revocations: Receiver<Revocation>)
 /// What happens to a sandbox reaches its routes and its requests.
 struct SandboxHooks {
     resolver: OnceLock<Arc<Resolver>>,
-    live: Arc<LiveRequests>,
+    live: Arc<ActiveRequests>,
 }
 
 impl Hooks for SandboxHooks {
@@ -306,7 +307,7 @@ impl Hooks for SandboxHooks {
 /// What was read of a sandbox reaches its state, and that it holds no more its stored answers.
 struct Observer {
     lifecycle: Arc<Lifecycle>,
-    live: Arc<LiveRequests>,
+    live: Arc<ActiveRequests>,
     response_cache: Option<Arc<ResponseCache>>,
 }
 

@@ -31,25 +31,25 @@ impl Gateway {
     /// # Errors
     /// [`EdgeError`] when the settings do not hold; nothing is changed then.
     pub fn update(&self, new: Reconfiguration) -> Result<(), EdgeError> {
-        let shared = self.shared();
+        let state = self.state();
         let mut settings = new.settings;
         // The only step that can fail comes first.
-        shared.lifecycle.update(new.lifecycle)?;
-        let guard = shared.settings.load().guard.clone();
+        state.lifecycle.update(new.lifecycle)?;
+        let guard = state.settings.load().guard.clone();
         if guard.same_rules(&settings.guard) {
             settings.guard = guard;
         } else {
             tokio::spawn(settings.guard.clone().run());
         }
-        shared.resolver.update(new.resolver);
-        shared.breaker.update(new.breaker);
-        shared.control_plane.update(settings.control_plane.clone());
-        shared.admin_token.store(new.admin_token.and_then(AdminToken::new).map(Arc::new));
-        if let (Some(log), Some(settings)) = (&shared.access_log, &new.access_log) {
+        state.resolver.update(new.resolver);
+        state.breaker.update(new.breaker);
+        state.control_plane.update(settings.control_plane.clone());
+        state.admin_token.store(new.admin_token.and_then(AdminToken::new).map(Arc::new));
+        if let (Some(log), Some(settings)) = (&state.access_log, &new.access_log) {
             log.update(settings);
         }
         self.driver().update(settings.connections.clone());
-        shared.settings.store(Arc::new(settings));
+        state.settings.store(Arc::new(settings));
         Ok(())
     }
 }

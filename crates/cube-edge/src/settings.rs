@@ -10,9 +10,9 @@ use cube_resolver::AddressGuard;
 use cube_route::{ClientHost, Port, Rules};
 use ipnet::IpNet;
 
-use crate::answer;
-use crate::driver::ConnectionLimits;
-use crate::trust::Trust;
+use crate::connection::ConnectionLimits;
+use crate::error_response;
+use crate::tls_trust::TlsTrust;
 
 /// The settings of the edge (config.md; the names are the configuration's).
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Settings {
     /// `routing.control_plane`.
     pub control_plane: Option<ControlPlaneSettings>,
     /// `errors`.
-    pub answers: answer::Settings,
+    pub answers: error_response::Settings,
     /// `traffic_token.exempt_ports`, the dialect's default applied.
     pub exempt_ports: Vec<Port>,
     /// `upstream.cidrs`, `upstream.host_ports` and the proxy's own sockets.
@@ -58,7 +58,7 @@ pub struct ControlPlaneSettings {
     pub hosts: Vec<String>,
     /// Spoken to over TLS, with `host` as server name, by whoever these authorities vouch for;
     /// `None`: plain.
-    pub tls: Option<Trust>,
+    pub tls: Option<TlsTrust>,
 }
 
 /// `upstream`: how a sandbox is dialled.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cube_edge::{
-    AccessLogSettings, AdminApi, AdminApp, Certificates, Gateway, Listener, MetricsApp, Parts, Readiness,
-    Speaks,
+    AccessLogSettings, AdminApi, AdminApp, Certificates, Gateway, Listener, ListenerProtocol, MetricsApp,
+    Parts, Readiness,
 };
 use cube_metadata::MetadataStore;
 use prometheus::Registry;
@@ -173,7 +173,7 @@ async fn run(
             managed: manager.is_there(),
             limit: Box::new(move || live.running().drain.upgrade_timeout),
         };
-        let admin = Arc::new(AdminApi::for_errands(&gateway, readiness.clone()));
+        let admin = Arc::new(AdminApi::for_forwarded(&gateway, readiness.clone()));
         let incumbent = Incumbent::new(settings, gateway.clone(), admin, handles);
         beside.spawn(incumbent.clone().serve(Presence::new(run_dir, socket)));
         incumbent
@@ -367,10 +367,10 @@ fn bind_data(
         }
         Ok::<_, StartError>(())
     };
-    open(&config.listen.http, Speaks::Http, None)?;
-    open(&config.listen.grpc, Speaks::Grpc, None)?;
+    open(&config.listen.http, ListenerProtocol::Http, None)?;
+    open(&config.listen.grpc, ListenerProtocol::Grpc, None)?;
     if certificates.is_some() {
-        open(&config.listen.https, Speaks::Https, certificates)?;
+        open(&config.listen.https, ListenerProtocol::Https, certificates)?;
     }
     Ok(listeners)
 }

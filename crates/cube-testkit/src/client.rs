@@ -42,7 +42,7 @@ impl Client {
         Self::over(tls::connect(address, root, name, &["http/1.1"]).await)
     }
 
-    /// Speaks over any connection.
+    /// ListenerProtocol over any connection.
     pub fn over(io: impl Io + 'static) -> Self {
         Self { wire: Wire::new(Box::new(io)), begun: Instant::now() }
     }

@@ -8,7 +8,7 @@ use chrono::{Local, TimeZone};
 use cube_route::Port;
 
 use super::Format;
-use super::put::{List, Put, three_digits};
+use super::encode::{List, Put, three_digits};
 use super::record::{Record, Texts};
 use super::redact::Redactor;
 

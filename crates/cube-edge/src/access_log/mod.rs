@@ -4,8 +4,8 @@
 //! formatting, escaping, redaction and writing happen on a thread of the log's own. What does not
 //! fit or cannot be written is counted and lost: no request ever waits for a disk.
 
+mod encode;
 mod format;
-mod put;
 mod queue;
 mod record;
 mod redact;

@@ -12,11 +12,11 @@ use cube_route::{ListenerKind, Port, RequestHead, SandboxTarget, envd_control_ro
 use http::{Method, Version, header};
 use serde_json::{Map, Value, json};
 
-use super::Question;
-use super::route;
-use crate::answer::{Asker, Fault, is_preflight, render};
-use crate::edge::Shared;
-use crate::judge;
+use super::ExplainQuery;
+use super::routes;
+use crate::error_response::{ProxyError, ResponseFormat, is_preflight, render};
+use crate::proxy::access;
+use crate::proxy::state::ProxyState;
 use crate::settings::Settings;
 
 /// What was found, in order, and the answer it leads to.
@@ -51,7 +51,7 @@ impl SeenFrom {
     /// `node_ip` where it is set. Else the address in the URL, where clients reach this proxy there;
     /// else HostIP, where they do: a client that comes to the node of the sandbox. Where HostIP is no
     /// address of this machine, every request goes to another node, and nothing is assumed.
-    fn of(settings: &Settings, question: &Question, entry: &RouteEntry) -> Self {
+    fn of(settings: &Settings, question: &ExplainQuery, entry: &RouteEntry) -> Self {
         if let Some(node_ip) = settings.node_ip {
             return Self { node_ip, assumed: None, matters: false };
         }
@@ -86,13 +86,13 @@ impl SeenFrom {
 
 impl Explanation {
     /// Explains `question` with what this process knows.
-    pub(crate) async fn of(shared: &Shared, question: &Question) -> Value {
-        let settings = shared.settings.load_full();
+    pub(crate) async fn of(state: &ProxyState, question: &ExplainQuery) -> Value {
+        let settings = state.settings.load_full();
         let mut told = Self { steps: Vec::new() };
         let mut named = None;
-        let answer = match told.follow(shared, &settings, question, &mut named).await {
+        let answer = match told.follow(state, &settings, question, &mut named).await {
             Ok(end) => forwarded(question, end),
-            Err(fault) => refused(shared, &settings, question, named.as_ref(), fault),
+            Err(error) => refused(state, &settings, question, named.as_ref(), error),
         };
         json!({ "steps": told.steps, "answer": answer })
     }
@@ -108,18 +108,18 @@ impl Explanation {
         self.steps.push(Value::Object(shown));
     }
 
-    fn stop(&mut self, step: &str, says: impl Into<String>, values: Value, fault: Fault) -> Fault {
+    fn stop(&mut self, step: &str, says: impl Into<String>, values: Value, error: ProxyError) -> ProxyError {
         self.step(step, false, says, values);
-        fault
+        error
     }
 
     async fn follow(
         &mut self,
-        shared: &Shared,
+        state: &ProxyState,
         settings: &Settings,
-        question: &Question,
+        question: &ExplainQuery,
         named: &mut Option<SandboxTarget>,
-    ) -> Result<End, Fault> {
+    ) -> Result<End, ProxyError> {
         let Some(target) = self.name(settings, question)? else {
             let plane = settings.control_plane.as_ref();
             let address = plane.map(|plane| format!("{}:{}", plane.host, plane.port)).unwrap_or_default();
@@ -127,22 +127,22 @@ impl Explanation {
         };
         *named = Some(target.clone());
         self.limits(settings, question, Some(&target))?;
-        let entry = self.look_up(shared, &target).await?;
+        let entry = self.lookup_record(state, &target).await?;
         self.token(settings, question, &target, &entry)?;
         if let Some(limit) = settings.limits.requests_per_sandbox {
-            let running = shared.live.count(&target.id);
+            let running = state.live.count(&target.id);
             let values = json!({ "running": running, "limit": limit });
             if running >= limit as usize {
-                let fault = Fault::TooManyForSandbox { limit };
-                return Err(self.stop("limits", "as many requests run to the sandbox as may", values, fault));
+                let error = ProxyError::TooManyForSandbox { limit };
+                return Err(self.stop("limits", "as many requests run to the sandbox as may", values, error));
             }
             self.step("limits", true, format!("{running} of {limit} requests run to the sandbox"), values);
         }
-        let after = self.gate(shared, question, &target)?;
+        let after = self.gate(state, question, &target)?;
         let route = self.route(settings, question, &target, &entry)?;
-        self.breaker(shared, &route)?;
-        let host = match judge::masked_host(&entry, target.port)? {
-            Some(masked) => crate::edge::header_text(&masked).to_owned(),
+        self.breaker(state, &route)?;
+        let host = match access::masked_host(&entry, target.port)? {
+            Some(masked) => crate::proxy::state::header_text(&masked).to_owned(),
             None => text(question.headers.get(header::HOST)),
         };
         let path = target.upstream_target(question.target.as_bytes());
@@ -151,7 +151,11 @@ impl Explanation {
     }
 
     /// Whom the head names; none: the control plane.
-    fn name(&mut self, settings: &Settings, question: &Question) -> Result<Option<SandboxTarget>, Fault> {
+    fn name(
+        &mut self,
+        settings: &Settings,
+        question: &ExplainQuery,
+    ) -> Result<Option<SandboxTarget>, ProxyError> {
         let head = RequestHead {
             version: Version::HTTP_11,
             method: &question.method,
@@ -163,8 +167,8 @@ impl Explanation {
         let host = text(question.headers.get(header::HOST));
         match cube_route::parse_request(&head, &settings.rules) {
             Err(error) => {
-                let fault = crate::admit::fault_of(error);
-                Err(self.stop("target", error.to_string(), json!({ "host": host }), fault))
+                let refused_as = crate::proxy::request_filter::error_of(error);
+                Err(self.stop("target", error.to_string(), json!({ "host": host }), refused_as))
             }
             Ok(read) => match read.target {
                 Some(target) => {
@@ -188,7 +192,7 @@ impl Explanation {
                          are E2b-Sandbox-Id and E2b-Sandbox-Port",
                         cube_route::BadRequest::NoForm
                     );
-                    Err(self.stop("target", says, json!({ "host": host }), Fault::BadTarget))
+                    Err(self.stop("target", says, json!({ "host": host }), ProxyError::BadTarget))
                 }
             },
         }
@@ -198,24 +202,24 @@ impl Explanation {
     fn limits(
         &mut self,
         settings: &Settings,
-        question: &Question,
+        question: &ExplainQuery,
         target: Option<&SandboxTarget>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ProxyError> {
         let limits = &settings.limits;
         let length = question.target.len();
         if length > limits.target {
             let says = format!("the target has {length} bytes; limits.target is {}", limits.target);
-            return Err(self.stop("head", says, Value::Null, Fault::TargetTooLong));
+            return Err(self.stop("head", says, Value::Null, ProxyError::TargetTooLong));
         }
         let (bytes, fields) = (question.head_len(), question.headers.len());
         if bytes > limits.head || fields > limits.headers {
             let says =
                 format!("{bytes} bytes and {fields} fields; limits.head and limits.headers allow less");
-            return Err(self.stop("head", says, Value::Null, Fault::HeadTooLarge));
+            return Err(self.stop("head", says, Value::Null, ProxyError::HeadTooLarge));
         }
         if matches!(question.method, Method::TRACE | Method::CONNECT) {
             let says = format!("{} is not forwarded", question.method);
-            return Err(self.stop("head", says, Value::Null, Fault::MethodNotAllowed));
+            return Err(self.stop("head", says, Value::Null, ProxyError::MethodNotAllowed));
         }
         let Some(target) = target.filter(|target| target.port == Port::ENVD) else { return Ok(()) };
         let Some(path) = envd_control_route(&target.upstream_target(question.target.as_bytes())) else {
@@ -228,48 +232,57 @@ impl Explanation {
             Some(peers) => {
                 let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
                 let says = format!("{path} is a control route, for peers in routing.envd_control_from only");
-                return Err(self.stop("envd", says, json!({ "from": peers }), Fault::EnvdControl { path }));
+                return Err(self.stop(
+                    "envd",
+                    says,
+                    json!({ "from": peers }),
+                    ProxyError::EnvdControl { path },
+                ));
             }
         }
         Ok(())
     }
 
-    async fn look_up(&mut self, shared: &Shared, target: &SandboxTarget) -> Result<Arc<RouteEntry>, Fault> {
-        let known = shared.resolver.inspect(target.id.as_str()).is_some_and(|known| !known.must_be_read);
+    async fn lookup_record(
+        &mut self,
+        state: &ProxyState,
+        target: &SandboxTarget,
+    ) -> Result<Arc<RouteEntry>, ProxyError> {
+        let known = state.resolver.inspect(target.id.as_str()).is_some_and(|known| !known.must_be_read);
         if !known {
-            match shared.resolver.lookup(&target.id).await {
+            match state.resolver.lookup(&target.id).await {
                 Ok(Lookup::Found(_)) => {}
                 Ok(Lookup::Unknown) => {
                     let says = "there is no record under any key prefix";
-                    return Err(self.stop("record", says, Value::Null, Fault::NoRecord));
+                    return Err(self.stop("record", says, Value::Null, ProxyError::NoRecord));
                 }
                 Err(error) => {
                     let says = format!("the store cannot answer: {error}");
-                    return Err(self.stop("record", says, Value::Null, Fault::StoreUnavailable));
+                    return Err(self.stop("record", says, Value::Null, ProxyError::StoreUnavailable));
                 }
             }
         }
-        let Some(found) = shared.resolver.inspect(target.id.as_str()) else {
+        let Some(found) = state.resolver.inspect(target.id.as_str()) else {
             let says = "the record went while it was looked at";
-            return Err(self.stop("record", says, Value::Null, Fault::NoRecord));
+            return Err(self.stop("record", says, Value::Null, ProxyError::NoRecord));
         };
         let kind = if known { "cached" } else { "read now" };
-        let says = match shared.store.key_prefix(found.entry.record.prefix) {
+        let says = match state.store.key_prefix(found.entry.record.prefix) {
             Some(prefix) => format!("{kind}, under {prefix}{}", target.id),
             None => kind.to_owned(),
         };
-        self.step("record", true, says, route::describe(&found, &shared.lifecycle, &shared.breaker));
+        self.step("record", true, says, routes::describe(&found, &state.lifecycle, &state.breaker));
         Ok(found.entry)
     }
 
     fn token(
         &mut self,
         settings: &Settings,
-        question: &Question,
+        question: &ExplainQuery,
         target: &SandboxTarget,
         entry: &RouteEntry,
-    ) -> Result<(), Fault> {
-        let (says, fault) = if settings.exempt_ports.contains(&target.port) {
+    ) -> Result<(), ProxyError> {
+        let (says, error) = if settings.exempt_ports.contains(&target.port) {
             ("not asked for on this port (traffic_token.exempt_ports)", None)
         } else {
             match cube_resolver::authorise(&entry.record, &question.headers) {
@@ -277,49 +290,49 @@ impl Explanation {
                     ("not needed: the sandbox is public", None)
                 }
                 TokenVerdict::Authorised => ("right", None),
-                TokenVerdict::Missing => ("needed, and none is presented", Some(Fault::TokenMissing)),
+                TokenVerdict::Missing => ("needed, and none is presented", Some(ProxyError::TokenMissing)),
                 TokenVerdict::Wrong if matches!(entry.record.access, Access::Closed) => {
-                    ("needed, and the record has none: nobody gets in", Some(Fault::TokenWrong))
+                    ("needed, and the record has none: nobody gets in", Some(ProxyError::TokenWrong))
                 }
-                TokenVerdict::Wrong => ("the one that is presented is wrong", Some(Fault::TokenWrong)),
+                TokenVerdict::Wrong => ("the one that is presented is wrong", Some(ProxyError::TokenWrong)),
             }
         };
-        self.step("token", fault.is_none(), says, Value::Null);
-        fault.map_or(Ok(()), Err)
+        self.step("token", error.is_none(), says, Value::Null);
+        error.map_or(Ok(()), Err)
     }
 
     /// What the request would be held for.
     fn gate(
         &mut self,
-        shared: &Shared,
-        question: &Question,
+        state: &ProxyState,
+        question: &ExplainQuery,
         target: &SandboxTarget,
-    ) -> Result<Option<&'static str>, Fault> {
-        let state = shared.lifecycle.state(&target.id).map_or("unknown", route::word);
-        let values = json!({ "state": state });
+    ) -> Result<Option<&'static str>, ProxyError> {
+        let lifecycle_state = state.lifecycle.state(&target.id).map_or("unknown", routes::word);
+        let values = json!({ "state": lifecycle_state });
         let preflight = is_preflight(&question.method, &question.headers);
-        match shared.lifecycle.outlook(&target.id) {
+        match state.lifecycle.outlook(&target.id) {
             Outlook::Pass => {
-                self.step("gate", true, format!("state {state}: passes"), values);
+                self.step("gate", true, format!("state {lifecycle_state}: passes"), values);
                 Ok(None)
             }
             Outlook::Refuse(refusal) => {
-                let says = format!("state {state}: refused ({})", refusal.as_str());
-                Err(self.stop("gate", says, values, judge::fault_of(refusal)))
+                let says = format!("state {lifecycle_state}: refused ({})", refusal.as_str());
+                Err(self.stop("gate", says, values, access::error_of(refusal)))
             }
             Outlook::Wait | Outlook::Wake if preflight => {
-                let fault = shared.lifecycle.gate_without_hold(&target.id).map(judge::fault_of);
-                let says = format!("state {state}: a preflight wakes and holds nothing");
-                Err(self.stop("gate", says, values, fault.unwrap_or(Fault::Pausing)))
+                let error = state.lifecycle.gate_without_hold(&target.id).map(access::error_of);
+                let says = format!("state {lifecycle_state}: a preflight wakes and holds nothing");
+                Err(self.stop("gate", says, values, error.unwrap_or(ProxyError::Pausing)))
             }
             Outlook::Wait => {
                 let after = "held until the change ends, at most lifecycle.pause_wait; then judged again";
-                self.step("gate", true, format!("state {state}: {after}"), values);
+                self.step("gate", true, format!("state {lifecycle_state}: {after}"), values);
                 Ok(Some(after))
             }
             Outlook::Wake => {
                 let after = "held while the sandbox is resumed, at most resume.timeout; then judged again";
-                self.step("gate", true, format!("state {state}: {after}"), values);
+                self.step("gate", true, format!("state {lifecycle_state}: {after}"), values);
                 Ok(Some(after))
             }
         }
@@ -328,10 +341,10 @@ impl Explanation {
     fn route(
         &mut self,
         settings: &Settings,
-        question: &Question,
+        question: &ExplainQuery,
         target: &SandboxTarget,
         entry: &RouteEntry,
-    ) -> Result<Route, Fault> {
+    ) -> Result<Route, ProxyError> {
         let seen = SeenFrom::of(settings, question, entry);
         let from = |node_ip| cube_resolver::route(&entry.record, target.port, node_ip, &settings.guard);
         match from(seen.node_ip) {
@@ -356,31 +369,31 @@ impl Explanation {
                     }
                     _ => Value::Null,
                 };
-                let fault = judge::fault_of_route(error);
+                let refused_as = access::error_of_route(error);
                 let assumed =
                     seen.says(|| from(ELSEWHERE).map_or_else(|e| e.to_string(), |r| r.address.to_string()));
-                Err(self.stop("route", format!("{error}{assumed}"), values, fault))
+                Err(self.stop("route", format!("{error}{assumed}"), values, refused_as))
             }
         }
     }
 
-    fn breaker(&mut self, shared: &Shared, route: &Route) -> Result<(), Fault> {
-        let faulty = shared.breaker.faulty();
+    fn breaker(&mut self, state: &ProxyState, route: &Route) -> Result<(), ProxyError> {
+        let faulty = state.breaker.faulty();
         let address = route.address.ip().to_canonical();
         if faulty.contains(&route.node) || faulty.contains(&address) {
             let says = "the node is in the shared set of faulty nodes";
-            return Err(self.stop("breaker", says, Value::Null, Fault::FaultyNode));
+            return Err(self.stop("breaker", says, Value::Null, ProxyError::FaultyNode));
         }
-        if route.node == address && shared.breaker.open_nodes().contains(&route.node) {
+        if route.node == address && state.breaker.open_nodes().contains(&route.node) {
             let says = "open: connecting to the node failed for several sandboxes; a probe may pass";
-            return Err(self.stop("breaker", says, Value::Null, Fault::BreakerOpen));
+            return Err(self.stop("breaker", says, Value::Null, ProxyError::BreakerOpen));
         }
         self.step("breaker", true, "closed", Value::Null);
         Ok(())
     }
 }
 
-fn forwarded(question: &Question, end: End) -> Value {
+fn forwarded(question: &ExplainQuery, end: End) -> Value {
     match end {
         End::ControlPlane { address } => json!({
             "by": "control_plane",
@@ -405,32 +418,32 @@ fn forwarded(question: &Question, end: End) -> Value {
 }
 
 fn refused(
-    shared: &Shared,
+    state: &ProxyState,
     settings: &Settings,
-    question: &Question,
+    question: &ExplainQuery,
     named: Option<&SandboxTarget>,
-    fault: Fault,
+    error: ProxyError,
 ) -> Value {
     // While the store cannot answer, a masked refusal is answered as an unknown id then is.
-    let hidden = matches!(fault, Fault::TokenMissing | Fault::TokenWrong);
-    let veiled = hidden && settings.answers.mask_existence && shared.store.failing();
-    let shown = if veiled { Fault::StoreUnavailable } else { fault };
-    let asker = Asker::new(&question.method, &question.headers);
-    let asker = match named {
-        Some(target) => asker.of(&target.id, target.port),
-        None => asker,
+    let hidden = matches!(error, ProxyError::TokenMissing | ProxyError::TokenWrong);
+    let masked_as_unavailable = hidden && settings.answers.mask_existence && state.store.failing();
+    let shown = if masked_as_unavailable { ProxyError::StoreUnavailable } else { error };
+    let format = ResponseFormat::new(&question.method, &question.headers);
+    let format = match named {
+        Some(target) => format.of(&target.id, target.port),
+        None => format,
     };
-    let own = render(shown, &asker, settings.answers);
+    let own = render(shown, &format, settings.answers);
     let (status, retcode) = (own.status.as_u16(), own.wire_retcode.code());
-    let logged = fault.retcode().code();
+    let logged = error.retcode().code();
     let masked = if logged == retcode { String::new() } else { format!(", logged as {logged}") };
     json!({
         "by": "proxy",
-        "says": format!("{status}, retcode {retcode}, reason {}{masked}", fault.reason().as_str()),
+        "says": format!("{status}, retcode {retcode}, reason {}{masked}", error.reason().as_str()),
         "status": status,
         "retcode": retcode,
         "logged_retcode": logged,
-        "reason": fault.reason().as_str(),
+        "reason": error.reason().as_str(),
         "body": String::from_utf8_lossy(&own.body).trim_end(),
     })
 }

@@ -3,16 +3,16 @@
 //! [`AdminApp`] and [`MetricsApp`] are what the engine serves. What concerns lifecycles is
 //! answered by [`Lifecycle::admin`]; here is who may ask, and what operators see of routes.
 
-mod access;
-mod answer;
-mod desk;
+mod apps;
+mod auth;
 mod explain;
+mod explain_query;
+mod forwarding;
+mod health;
 mod processes;
-mod question;
-mod readiness;
-mod route;
+mod response;
+mod routes;
 mod scrape;
-mod serve;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -25,23 +25,23 @@ use cube_route::SandboxId;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use serde_json::json;
 
-use crate::edge::Shared;
 use crate::gateway::Gateway;
-pub(crate) use access::AdminToken;
-use answer::{Answer, probe};
-use desk::Turn;
-pub use desk::{Desk, Errand, Push, UnderWay, Word};
+use crate::proxy::state::ProxyState;
+pub use apps::{AdminApp, MetricsApp, OperatorApp, read_head};
+pub(crate) use auth::AdminToken;
 pub(crate) use explain::Explanation;
-pub use question::{Question, QuestionError};
-pub use readiness::Readiness;
-pub use serve::{AdminApp, MetricsApp, OperatorApp, read_head};
+pub use explain_query::{ExplainQuery, ExplainQueryError};
+use forwarding::Turn;
+pub use forwarding::{AdminForwarding, DrainerCommand, ForwardedRequest, Push, UnderWay};
+pub use health::Readiness;
+use response::{Answer, probe};
 
 /// The most bytes of a body.
 const MAX_BODY: usize = 1024 * 1024;
 
 /// The admin API of one proxy.
 pub struct AdminApi {
-    shared: Arc<Shared>,
+    state: Arc<ProxyState>,
     readiness: Arc<Readiness>,
 }
 
@@ -49,20 +49,20 @@ impl AdminApi {
     /// `token` is `admin.token`; without one only loopback peers are served.
     #[must_use]
     pub fn new(gateway: &Gateway, readiness: Arc<Readiness>, token: Option<Vec<u8>>) -> Self {
-        let shared = gateway.shared().clone();
-        shared.admin_token.store(token.and_then(AdminToken::new).map(Arc::new));
-        Self { shared, readiness }
+        let state = gateway.state().clone();
+        state.admin_token.store(token.and_then(AdminToken::new).map(Arc::new));
+        Self { state, readiness }
     }
 
     /// For [`AdminApi::errand`]: who may ask is decided by the process where the request came in.
     #[must_use]
-    pub fn for_errands(gateway: &Gateway, readiness: Arc<Readiness>) -> Self {
-        Self { shared: gateway.shared().clone(), readiness }
+    pub fn for_forwarded(gateway: &Gateway, readiness: Arc<Readiness>) -> Self {
+        Self { state: gateway.state().clone(), readiness }
     }
 
     /// Whether the request may go on to its body, which is not read before.
     fn check_head(&self, peer: Option<IpAddr>, uri: &Uri, headers: &HeaderMap) -> Result<(), Answer> {
-        access::check(self.shared.admin_token.load().as_deref(), peer, uri, headers)
+        auth::check(self.state.admin_token.load().as_deref(), peer, uri, headers)
     }
 
     /// The answer to a request that [`AdminApi::check_head`] let through.
@@ -72,11 +72,11 @@ impl AdminApi {
             return answer;
         }
         if path.starts_with("/admin/") {
-            match self.shared.desk.turn().await {
+            match self.state.forwarding.turn().await {
                 Turn::Here(turn) => {
-                    if let Some(answer) = self.shared.lifecycle.admin(method, path, uri.query(), body) {
+                    if let Some(answer) = self.state.lifecycle.admin(method, path, uri.query(), body) {
                         let told = (*method == Method::POST && answer.status == StatusCode::OK)
-                            .then(|| self.shared.desk.tell(path, body));
+                            .then(|| self.state.forwarding.tell(path, body));
                         drop(turn);
                         if let Some(told) = told {
                             told.heard().await;
@@ -86,19 +86,20 @@ impl AdminApi {
                 }
                 Turn::There(successor) => {
                     let target = uri.path_and_query().map_or(path, |target| target.as_str());
-                    return desk::ask(&successor, method.as_str(), target, body, desk::ERRAND).await;
+                    return forwarding::ask(&successor, method.as_str(), target, body, forwarding::ERRAND)
+                        .await;
                 }
             }
         }
         if let (&Method::POST, Some(pid)) = (method, processes::to_end(path)) {
-            return processes::end(&self.shared, pid).await;
+            return processes::end(&self.state, pid).await;
         }
         if method == Method::GET {
             if path == "/admin/healthz" {
                 return self.health();
             }
             if path == "/admin/processes" {
-                return Answer::json(StatusCode::OK, &processes::describe(&self.shared));
+                return Answer::json(StatusCode::OK, &processes::describe(&self.state));
             }
             if path == "/admin/top" {
                 return self.top(uri.query());
@@ -114,10 +115,10 @@ impl AdminApi {
     }
 
     /// Answers a request that came to a process that this one took over from.
-    pub async fn errand(&self, method: &str, target: &str, body: &[u8]) -> (u16, Bytes) {
+    pub async fn forwarded(&self, method: &str, target: &str, body: &[u8]) -> (u16, Bytes) {
         let answer = match (method.parse(), target.parse()) {
             (Ok(Method::GET), Ok(_)) if target == scrape::PATH => {
-                scrape::scrape(&self.shared, &self.readiness).await
+                scrape::scrape(&self.state, &self.readiness).await
             }
             (Ok(method), Ok(uri)) => self.handle(&method, &uri, body).await,
             _ => Answer::no_route(method, target),
@@ -140,8 +141,8 @@ impl AdminApi {
 
     /// `GET /admin/explain`.
     async fn explain(&self, query: &str) -> Answer {
-        match Question::of_query(query) {
-            Ok(question) => Answer::json(StatusCode::OK, &Explanation::of(&self.shared, &question).await),
+        match ExplainQuery::of_query(query) {
+            Ok(question) => Answer::json(StatusCode::OK, &Explanation::of(&self.state, &question).await),
             Err(error) => Answer::error(StatusCode::BAD_REQUEST, &error.to_string()),
         }
     }
@@ -149,14 +150,14 @@ impl AdminApi {
     /// `GET /admin/top`.
     fn top(&self, query: Option<&str>) -> Answer {
         match top::most(query) {
-            Ok(most) => Answer::json(StatusCode::OK, &top::describe(&self.shared, &self.readiness, most)),
+            Ok(most) => Answer::json(StatusCode::OK, &top::describe(&self.state, &self.readiness, most)),
             Err(text) => Answer::error(StatusCode::BAD_REQUEST, &text),
         }
     }
 
     /// `GET /admin/healthz`.
     fn health(&self) -> Answer {
-        let Shared { store, resolver, lifecycle, breaker, .. } = &*self.shared;
+        let ProxyState { store, resolver, lifecycle, breaker, .. } = &*self.state;
         Answer::json(
             StatusCode::OK,
             &json!({
@@ -185,16 +186,16 @@ impl AdminApi {
         let Ok(id) = SandboxId::parse(id) else {
             return Answer::error(StatusCode::BAD_REQUEST, "not a sandbox id: 1 to 128 of A-Z a-z 0-9 _ -");
         };
-        if self.shared.resolver.inspect(id.as_str()).is_none()
-            && let Err(error) = self.shared.resolver.lookup(&id).await
+        if self.state.resolver.inspect(id.as_str()).is_none()
+            && let Err(error) = self.state.resolver.lookup(&id).await
         {
             tracing::warn!(sandbox = %id, %error, "the store cannot answer the admin API");
             return Answer::error(StatusCode::SERVICE_UNAVAILABLE, "the store cannot answer");
         }
-        match self.shared.resolver.inspect(id.as_str()) {
+        match self.state.resolver.inspect(id.as_str()) {
             Some(found) => Answer::json(
                 StatusCode::OK,
-                &route::describe(&found, &self.shared.lifecycle, &self.shared.breaker),
+                &routes::describe(&found, &self.state.lifecycle, &self.state.breaker),
             ),
             None => Answer::error(StatusCode::NOT_FOUND, "no such sandbox"),
         }

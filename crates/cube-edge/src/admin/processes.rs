@@ -6,9 +6,9 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::answer::Answer;
-use crate::edge::Shared;
+use super::response::Answer;
 use crate::processes::ProcessStanding;
+use crate::proxy::state::ProxyState;
 
 /// How long a process that is ended may take to be gone: more than until it is killed.
 const GONE: Duration = Duration::from_secs(5);
@@ -18,8 +18,8 @@ const GONE: Duration = Duration::from_secs(5);
 /// Times are unix milliseconds; `oldest` is when the oldest of its streams began, `deadline` when
 /// what is left of them will be ended. What a process has not said (an older version says nothing)
 /// is null.
-pub(super) fn describe(shared: &Shared) -> Value {
-    let lifecycle = &shared.lifecycle;
+pub(super) fn describe(state: &ProxyState) -> Value {
+    let lifecycle = &state.lifecycle;
     let unix = |steady: u64| lifecycle.unix_ms_of(steady);
     let process = |standing: ProcessStanding| {
         json!({
@@ -33,11 +33,11 @@ pub(super) fn describe(shared: &Shared) -> Value {
             "deadline": standing.deadline.map(unix),
         })
     };
-    let own = shared.processes.own_standing();
+    let own = state.processes.own_standing();
     json!({
         "now": unix(lifecycle.steady_ms()),
         "main": { "pid": own.pid, "version": own.version, "started": unix(own.started) },
-        "processes": shared.processes.draining().into_iter().map(process).collect::<Value>(),
+        "processes": state.processes.draining().into_iter().map(process).collect::<Value>(),
     })
 }
 
@@ -54,9 +54,9 @@ pub(super) fn is_ended() -> Answer {
 }
 
 /// Ends a draining process with all that is under way in it.
-pub(super) async fn end(shared: &Shared, pid: &str) -> Answer {
+pub(super) async fn end(state: &ProxyState, pid: &str) -> Answer {
     let ended = match pid.parse() {
-        Ok(pid) => shared.processes.end(pid, GONE).await,
+        Ok(pid) => state.processes.end(pid, GONE).await,
         Err(_) => None,
     };
     match ended {

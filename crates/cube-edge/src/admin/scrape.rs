@@ -12,9 +12,9 @@ use prometheus::TextEncoder;
 use tokio::time::timeout;
 
 use super::Readiness;
-use super::answer::Answer;
-use super::desk::{self, Turn};
-use crate::edge::Shared;
+use super::forwarding::{self, Turn};
+use super::response::Answer;
+use crate::proxy::state::ProxyState;
 
 /// Where it is scraped.
 pub(super) const PATH: &str = "/metrics";
@@ -28,27 +28,27 @@ const TURN: Duration = Duration::from_secs(1);
 const ERRAND: Duration = Duration::from_secs(3);
 
 /// Answers, here or by the successor of this process.
-pub(super) async fn scrape(shared: &Shared, readiness: &Readiness) -> Answer {
-    match timeout(TURN, shared.desk.turn()).await {
-        Ok(Turn::Here(_)) | Err(_) => here(shared, readiness),
+pub(super) async fn scrape(state: &ProxyState, readiness: &Readiness) -> Answer {
+    match timeout(TURN, state.forwarding.turn()).await {
+        Ok(Turn::Here(_)) | Err(_) => here(state, readiness),
         Ok(Turn::There(successor)) => {
-            let answer = desk::ask(&successor, "GET", PATH, b"", ERRAND).await;
+            let answer = forwarding::ask(&successor, "GET", PATH, b"", ERRAND).await;
             match answer.status {
                 StatusCode::OK => Answer { kind: TEXT, ..answer },
                 // It is of a version that answers for itself alone.
-                StatusCode::NOT_FOUND => here(shared, readiness),
+                StatusCode::NOT_FOUND => here(state, readiness),
                 _ => answer,
             }
         }
     }
 }
 
-fn here(shared: &Shared, readiness: &Readiness) -> Answer {
-    let metrics = &shared.metrics;
+fn here(state: &ProxyState, readiness: &Readiness) -> Answer {
+    let metrics = &state.metrics;
     metrics.ready.set(i64::from(readiness.unready().is_none()));
-    let draining = shared.processes.draining().len();
+    let draining = state.processes.draining().len();
     metrics.draining_processes.set(i64::try_from(draining).unwrap_or(i64::MAX));
-    match TextEncoder::new().encode_to_string(&shared.processes.gather()) {
+    match TextEncoder::new().encode_to_string(&state.processes.gather()) {
         Ok(text) => Answer { status: StatusCode::OK, kind: TEXT, body: text.into() },
         Err(error) => {
             tracing::error!(%error, "the metrics cannot be written out");

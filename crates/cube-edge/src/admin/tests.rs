@@ -225,12 +225,12 @@ fn without_a_token_only_loopback_is_served() {
         ("192.0.2.1", false),
         ("::ffff:192.0.2.1", false),
     ] {
-        let answer = access::check(None, Some(peer.parse().unwrap()), &uri, &headers);
+        let answer = auth::check(None, Some(peer.parse().unwrap()), &uri, &headers);
         assert_eq!(answer.is_ok(), served, "{peer}");
     }
-    assert!(access::check(None, None, &uri, &headers).is_err());
+    assert!(auth::check(None, None, &uri, &headers).is_err());
     assert!(
-        access::check(None, Some("192.0.2.1".parse().unwrap()), &Uri::from_static("/healthz"), &headers)
+        auth::check(None, Some("192.0.2.1".parse().unwrap()), &Uri::from_static("/healthz"), &headers)
             .is_ok()
     );
 }

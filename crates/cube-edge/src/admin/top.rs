@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 
 use super::Readiness;
-use super::route::word;
-use crate::edge::Shared;
+use super::routes::word;
+use crate::proxy::state::ProxyState;
 
 /// Sandboxes that are named, unless the query says how many.
 const DEFAULT: usize = 20;
@@ -30,14 +30,14 @@ pub(super) fn most(query: Option<&str>) -> Result<usize, String> {
 /// `{"version", "ready", "reason", "window_ms", "under_way", "sandboxes_under_way", "busiest":
 /// [{"sandbox_id", "under_way", "requests", "state"}], "open_nodes", "faulty_nodes"}`: `requests`
 /// began in the last `window_ms`, which is 0 in the first answer.
-pub(super) fn describe(shared: &Shared, readiness: &Readiness, most: usize) -> Value {
-    let found = shared.live.busiest(most);
+pub(super) fn describe(state: &ProxyState, readiness: &Readiness, most: usize) -> Value {
+    let found = state.live.busiest(most);
     let busiest = found.busiest.iter().map(|sandbox| {
         json!({
             "sandbox_id": sandbox.id.as_str(),
             "under_way": sandbox.under_way,
             "requests": sandbox.begun,
-            "state": shared.lifecycle.state(&sandbox.id).map(word),
+            "state": state.lifecycle.state(&sandbox.id).map(word),
         })
     });
     let reason = readiness.unready();
@@ -49,8 +49,8 @@ pub(super) fn describe(shared: &Shared, readiness: &Readiness, most: usize) -> V
         "under_way": found.under_way,
         "sandboxes_under_way": found.sandboxes,
         "busiest": busiest.collect::<Value>(),
-        "open_nodes": shared.breaker.open_nodes(),
-        "faulty_nodes": shared.breaker.faulty(),
+        "open_nodes": state.breaker.open_nodes(),
+        "faulty_nodes": state.breaker.faulty(),
     })
 }
 

@@ -34,7 +34,7 @@ pub struct Finished {
     pub method: MethodClass,
     /// Class of the path that went (or would have gone) upstream.
     pub route: RouteClass,
-    /// Status 200..=399; for an answer of the proxy [`crate::OwnAnswer::success`].
+    /// Status 200..=399; for an answer of the proxy [`crate::OwnResponse::success`].
     pub success: bool,
     /// From the first byte of its head to the last of its answer.
     pub took: Duration,

@@ -7,28 +7,28 @@ use cube_route::{RoutingForm, SandboxTarget};
 
 /// The parts of a key.
 #[derive(Clone)]
-pub(super) struct Parts<'a> {
+pub(crate) struct Parts<'a> {
     /// Sandbox, generation, and content of its record.
-    pub(super) entry: &'a RouteEntry,
+    pub(crate) entry: &'a RouteEntry,
     /// Port and form.
-    pub(super) target: &'a SandboxTarget,
+    pub(crate) target: &'a SandboxTarget,
     /// `X-Forwarded-Proto` as the sandbox sees it.
-    pub(super) scheme: &'a str,
+    pub(crate) scheme: &'a str,
     /// `Host` as the sandbox sees it.
-    pub(super) upstream_host: &'a [u8],
+    pub(crate) upstream_host: &'a [u8],
     /// `X-Forwarded-Host` as the sandbox sees it: it differs from `Host` where that is masked, and
     /// an application builds its links from it.
-    pub(super) client_host: &'a [u8],
+    pub(crate) client_host: &'a [u8],
     /// `X-Forwarded-Prefix` as the sandbox sees it.
-    pub(super) prefix: Option<&'a str>,
+    pub(crate) prefix: Option<&'a str>,
     /// Path and query as they go upstream.
-    pub(super) upstream_target: &'a [u8],
+    pub(crate) upstream_target: &'a [u8],
 }
 
 impl Parts<'_> {
     /// The key. No two different requests have the same: numbers have a fixed length, and texts
     /// theirs before them.
-    pub(super) fn key(&self) -> Vec<u8> {
+    pub(crate) fn key(&self) -> Vec<u8> {
         let texts = [
             self.entry.id.as_str().as_bytes(),
             self.scheme.as_bytes(),

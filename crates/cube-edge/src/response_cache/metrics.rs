@@ -7,7 +7,7 @@ use crate::error::EdgeError;
 
 /// What became of an answer that was to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fill {
+pub(crate) enum Fill {
     /// It is stored.
     Stored,
     /// It is longer than `max_object`, or than all there is.
@@ -21,19 +21,19 @@ pub(super) enum Fill {
 }
 
 /// The handles.
-pub(super) struct Metrics {
-    pub(super) hits: IntCounter,
-    pub(super) misses: IntCounter,
-    pub(super) bypassed: IntCounter,
+pub(crate) struct Metrics {
+    pub(crate) hits: IntCounter,
+    pub(crate) misses: IntCounter,
+    pub(crate) bypassed: IntCounter,
     fills: [IntCounter; 5],
-    pub(super) evicted: IntCounter,
-    pub(super) forgotten: IntCounter,
-    pub(super) entries: IntGauge,
-    pub(super) bytes: IntGauge,
+    pub(crate) evicted: IntCounter,
+    pub(crate) forgotten: IntCounter,
+    pub(crate) entries: IntGauge,
+    pub(crate) bytes: IntGauge,
 }
 
 impl Metrics {
-    pub(super) fn new(registry: &Registry) -> Result<Self, EdgeError> {
+    pub(crate) fn new(registry: &Registry) -> Result<Self, EdgeError> {
         let lookups = counters(
             registry,
             "lookups_total",
@@ -64,7 +64,7 @@ impl Metrics {
         })
     }
 
-    pub(super) fn filled(&self, outcome: Fill) {
+    pub(crate) fn filled(&self, outcome: Fill) {
         if let Some(counter) = self.fills.get(outcome as usize) {
             counter.inc();
         }

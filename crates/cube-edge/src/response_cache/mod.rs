@@ -1,22 +1,21 @@
 //! The opt-in cache of public answers (response-cache.md), on the engine's cache.
 //!
-//! [`phases`] is where the engine's hooks arrive: may the request use the cache ([`request`]), under
-//! which key ([`key`]), may the answer be kept ([`answer`], [`directives`]). [`store`] is the bounded
-//! memory, [`fill`] an answer on its way into it, [`engine`] both in the engine's terms.
+//! [`crate::proxy::cache_filters`] is where the engine's hooks arrive: may the request use the cache ([`request`]), under
+//! which key ([`key`]), may the answer be kept ([`cacheability`], [`cache_control`]). [`store`] is the bounded
+//! memory, [`miss_handler`] an answer on its way into it, [`storage`] both in the engine's terms.
 //!
 //! What is not here: waiting for another request that fetches the same answer, serving what is
 //! stale, asking the sandbox whether a stored answer still holds. An answer is used while it is
 //! fresh; then it is fetched as if there were no cache.
 
-mod answer;
-mod directives;
-mod engine;
-mod fill;
-mod key;
-mod metrics;
-mod phases;
-mod request;
-mod store;
+mod cache_control;
+pub(crate) mod cacheability;
+pub(crate) mod key;
+pub(crate) mod metrics;
+pub(crate) mod miss_handler;
+pub(crate) mod request;
+pub(crate) mod storage;
+pub(crate) mod store;
 
 use std::sync::Arc;
 
@@ -24,7 +23,6 @@ use prometheus::Registry;
 
 use crate::error::EdgeError;
 use metrics::Metrics;
-pub(crate) use phases::Cached;
 use store::Store;
 
 /// `response_cache`, where it is on.
@@ -49,11 +47,11 @@ impl Settings {
 
 /// The cache of one proxy.
 pub(crate) struct ResponseCache {
-    store: Store,
-    room: fill::Room,
+    pub(crate) store: Store,
+    pub(crate) room: miss_handler::Room,
     /// Bytes of the body of one stored answer, at most.
-    max_object: usize,
-    metrics: Metrics,
+    pub(crate) max_object: usize,
+    pub(crate) metrics: Metrics,
 }
 
 impl ResponseCache {
@@ -67,7 +65,7 @@ impl ResponseCache {
         let coming_in = (settings.memory / 4).max(one.min(settings.memory / 2));
         Ok(Arc::new(Self {
             store: Store::new(settings.memory - coming_in, settings.max_object)?,
-            room: fill::Room::new(coming_in),
+            room: miss_handler::Room::new(coming_in),
             max_object: settings.max_object,
             metrics,
         }))
@@ -80,7 +78,7 @@ impl ResponseCache {
     }
 
     /// Forgets the answers of one key.
-    fn forget_key(&self, key: &[u8]) {
+    pub(crate) fn forget_key(&self, key: &[u8]) {
         self.show_forgotten(self.store.forget_key(key));
     }
 

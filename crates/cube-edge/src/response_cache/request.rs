@@ -8,8 +8,8 @@ use cube_resolver::RouteEntry;
 use cube_route::{Port, SandboxTarget, forwarded_headers};
 use http::{HeaderMap, HeaderName, Method, header};
 
-use super::answer::Freshness;
-use super::directives::directives;
+use super::cache_control::directives;
+use super::cacheability::Freshness;
 
 /// Fields that make an answer one client's, or a part, or depend on more than the key knows.
 static MAKES_IT_OWN: [HeaderName; 18] = [
@@ -40,29 +40,29 @@ static MAKES_IT_OWN: [HeaderName; 18] = [
 const SAID_ANEW: [&str; 4] = ["x-forwarded-proto", "x-forwarded-host", "x-real-ip", "x-cube-request-id"];
 
 /// What is known about a request beside its fields.
-pub(super) struct Asking<'a> {
-    pub(super) method: &'a Method,
-    pub(super) headers: &'a HeaderMap,
-    pub(super) target: &'a SandboxTarget,
-    pub(super) entry: &'a RouteEntry,
+pub(crate) struct Asking<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) target: &'a SandboxTarget,
+    pub(crate) entry: &'a RouteEntry,
     /// It has no body.
-    pub(super) bodyless: bool,
+    pub(crate) bodyless: bool,
     /// `routing.forward_credentials`.
-    pub(super) forward_credentials: bool,
+    pub(crate) forward_credentials: bool,
     /// The peer is one of `routing.trusted_proxies`.
-    pub(super) trusted: bool,
+    pub(crate) trusted: bool,
     /// The real address, and the chain that a trusted peer sent, with the peer appended.
-    pub(super) real_ip: Option<IpAddr>,
-    pub(super) chain: Option<&'a [u8]>,
+    pub(crate) real_ip: Option<IpAddr>,
+    pub(crate) chain: Option<&'a [u8]>,
 }
 
 /// What a request asks of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wish {
     /// What is stored will do; else it is fetched, and what comes replaces what is stored.
-    pub(super) stored: bool,
+    pub(crate) stored: bool,
     /// What comes may be stored.
-    pub(super) keep: bool,
+    pub(crate) keep: bool,
     /// `max-age`: how old it may be.
     oldest: Option<Duration>,
     /// `min-fresh`: for how long it must be fresh.
@@ -71,19 +71,19 @@ pub(crate) struct Wish {
 
 impl Wish {
     /// What a request asks that says nothing about caches.
-    pub(super) fn any(method: &Method) -> Self {
+    pub(crate) fn any(method: &Method) -> Self {
         Self { stored: true, keep: method == Method::GET, oldest: None, left: Duration::ZERO }
     }
 
     /// Whether a stored answer that has `left` to live will do.
-    pub(super) fn takes(&self, freshness: &Freshness, now: Instant) -> bool {
+    pub(crate) fn takes(&self, freshness: &Freshness, now: Instant) -> bool {
         let Some(left) = freshness.left(now) else { return false };
         left >= self.left && self.oldest.is_none_or(|oldest| freshness.age(now) <= oldest)
     }
 }
 
 /// What the request asks of the cache; `None`: it must have nothing to do with it.
-pub(super) fn wish(asking: &Asking<'_>) -> Option<Wish> {
+pub(crate) fn wish(asking: &Asking<'_>) -> Option<Wish> {
     let method = asking.method;
     let eligible = (method == Method::GET || method == Method::HEAD)
         && asking.bodyless
@@ -92,7 +92,7 @@ pub(super) fn wish(asking: &Asking<'_>) -> Option<Wish> {
         && !MAKES_IT_OWN.iter().any(|name| asking.headers.contains_key(name))
         && asking.headers.keys().all(|name| impersonal(asking, name.as_str()))
         // A field that is taken away on the way would be compared all the same.
-        && crate::forward::connection_tokens(asking.headers)
+        && crate::proxy::upstream_request_filter::connection_tokens(asking.headers)
             .all(|token| token.eq_ignore_ascii_case(b"keep-alive") || token.eq_ignore_ascii_case(b"close"));
     if !eligible {
         return None;

@@ -13,7 +13,7 @@ use pingora_http::ResponseHeader;
 use quick_cache::sync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 
-use super::answer::{Freshness, Selecting};
+use super::cacheability::{Freshness, Selecting};
 use super::request::Wish;
 use crate::error::EdgeError;
 
@@ -31,10 +31,10 @@ const EXPECTED: usize = 4096;
 /// A stored answer.
 pub(crate) struct Stored {
     /// As the sandbox sent it, but for its framing, which is a Content-Length.
-    pub(super) head: ResponseHeader,
-    pub(super) body: Bytes,
-    pub(super) freshness: Freshness,
-    pub(super) selecting: Arc<Selecting>,
+    pub(crate) head: ResponseHeader,
+    pub(crate) body: Bytes,
+    pub(crate) freshness: Freshness,
+    pub(crate) selecting: Arc<Selecting>,
 }
 
 impl Stored {
@@ -45,7 +45,7 @@ impl Stored {
 }
 
 /// Bytes that a head with these fields takes.
-pub(super) fn size_of_head(headers: &HeaderMap) -> usize {
+pub(crate) fn size_of_head(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| 2 * name.as_str().len() + value.len() + OF_A_FIELD).sum()
 }
 
@@ -110,7 +110,7 @@ impl Index {
 
 /// What became of an answer that was to be kept.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(crate) enum Kept {
     /// It is stored; so many others had to go.
     Stored { evicted: u64 },
     /// It is larger than all that may be stored.
@@ -120,7 +120,7 @@ pub(super) enum Kept {
 }
 
 /// All stored answers.
-pub(super) struct Store {
+pub(crate) struct Store {
     groups: Cache<Key, Arc<Group>, Bytewise, RandomState, PushedOut>,
     /// Whoever writes to `groups` holds it: answers that are forgotten and one that is kept at the
     /// same time come one after the other, in either order.
@@ -131,7 +131,7 @@ pub(super) struct Store {
 
 impl Store {
     /// Room for `memory` bytes, of answers with bodies of up to `max_object` bytes.
-    pub(super) fn new(memory: usize, max_object: usize) -> Result<Self, EdgeError> {
+    pub(crate) fn new(memory: usize, max_object: usize) -> Result<Self, EdgeError> {
         // A part that is locked alone must hold some of the largest answers.
         let parts = (memory / max_object.saturating_mul(8).max(1)).clamp(1, 16);
         let parts = 1 << parts.ilog2();
@@ -148,7 +148,7 @@ impl Store {
     }
 
     /// A stored answer that will do for a request.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         key: &[u8],
         request: &HeaderMap,
@@ -162,7 +162,7 @@ impl Store {
 
     /// Keeps an answer, in place of the one that it replaces, if `still` says that it is to be kept.
     /// That is asked when nothing can be forgotten meanwhile.
-    pub(super) fn keep(
+    pub(crate) fn keep(
         &self,
         id: &SandboxId,
         key: &[u8],
@@ -209,7 +209,7 @@ impl Store {
     }
 
     /// Drops every answer of a key; how many there were.
-    pub(super) fn forget_key(&self, key: &[u8]) -> u64 {
+    pub(crate) fn forget_key(&self, key: &[u8]) -> u64 {
         let mut index = self.index.lock();
         let Some((key, group)) = self.groups.remove(key) else { return 0 };
         index.remove(&key, &group);
@@ -217,7 +217,7 @@ impl Store {
     }
 
     /// Drops every answer of a sandbox; how many there were.
-    pub(super) fn forget(&self, id: &SandboxId) -> u64 {
+    pub(crate) fn forget(&self, id: &SandboxId) -> u64 {
         let mut index = self.index.lock();
         let Some(of_sandbox) = index.keys.remove(id) else { return 0 };
         let groups = of_sandbox.iter().filter_map(|key| self.groups.remove(&key[..]));
@@ -227,7 +227,7 @@ impl Store {
     }
 
     /// Answers, and bytes that they take.
-    pub(super) fn size(&self) -> (u64, u64) {
+    pub(crate) fn size(&self) -> (u64, u64) {
         (self.index.lock().answers, self.groups.weight())
     }
 }

@@ -1,7 +1,7 @@
 //! `cube-proxy explain`: how a request would be routed (operations.md).
 
 use clap::Args;
-use cube_edge::Question;
+use cube_edge::ExplainQuery;
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
@@ -62,8 +62,8 @@ pub(super) fn run(options: &Options) -> Result<(), StartError> {
     Ok(())
 }
 
-fn question(options: &Options) -> Result<Question, cube_edge::QuestionError> {
-    Question::new(&options.url, options.headers.iter().map(String::as_str))?.method(&options.method)
+fn question(options: &Options) -> Result<ExplainQuery, cube_edge::ExplainQueryError> {
+    ExplainQuery::new(&options.url, options.headers.iter().map(String::as_str))?.method(&options.method)
 }
 
 async fn ask_running(config: &Config, options: &Options) -> Result<Value, StartError> {
@@ -78,7 +78,7 @@ async fn ask_running(config: &Config, options: &Options) -> Result<Value, StartE
 }
 
 /// No proxy runs: what the configuration and the store say.
-async fn look_up(config: &Config, question: &Question) -> Result<Value, StartError> {
+async fn look_up(config: &Config, question: &ExplainQuery) -> Result<Value, StartError> {
     let registry = prometheus::Registry::new();
     let gateway = serve::assemble(config, config.open_store(&registry)?, None, &registry)?;
     gateway.breaker().refresh().await;

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::path::KeyPath;
 use super::scalar::{SecretText, Span};
-use super::source::{Broken, Fault};
+use super::source::{Broken, ProxyError};
 use super::types::Secret;
 
 /// Which sections' files are read: those that a command uses.
@@ -29,7 +29,7 @@ pub(super) struct Check<'a> {
     pub(super) reads: Reads,
     /// What could not be read: defaults stand in for it.
     pub(super) broken: &'a Broken,
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<ProxyError>,
     pub(super) warnings: Vec<String>,
 }
 

@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
-use cube_edge::{Certificate, CertificateError, CertificateFiles, ResponseCacheSettings, Trust};
+use cube_edge::{Certificate, CertificateError, CertificateFiles, ResponseCacheSettings, TlsTrust};
 use cube_route::ClientHost;
 
 use super::check::{Check, Reads};
 use super::file::{self, File};
 use super::path::KeyPath;
-use super::source::{Broken, Fault};
+use super::source::{Broken, ProxyError};
 use super::types::*;
 
 /// What the engine can take, whatever is configured (docs/architecture.md).
@@ -53,7 +53,7 @@ pub(super) fn resolve(
     machine: &Machine,
     reads: Reads,
     broken: &Broken,
-) -> Result<(Config, Vec<String>), Vec<Fault>> {
+) -> Result<(Config, Vec<String>), Vec<ProxyError>> {
     let mut check = Check { base, reads, broken, faults: Vec::new(), warnings: Vec::new() };
     let c = &mut check;
     let dialect = match file.errors.dialect {
@@ -252,17 +252,17 @@ fn control_plane(c: &mut Check, file: file::ControlPlane) -> Option<ControlPlane
 }
 
 /// Who vouches for the control plane; `None`: it is spoken to without TLS.
-fn trust(c: &mut Check, https: bool, ca_file: Option<&str>) -> Option<Trust> {
+fn trust(c: &mut Check, https: bool, ca_file: Option<&str>) -> Option<TlsTrust> {
     let key = "routing.control_plane.ca_file";
-    let Some(file) = ca_file else { return https.then(Trust::system) };
+    let Some(file) = ca_file else { return https.then(TlsTrust::system) };
     if !https {
         c.fault(key, "only an https url has a certificate to verify");
         return None;
     }
     if !c.reads(key) {
-        return Some(Trust::system());
+        return Some(TlsTrust::system());
     }
-    match Trust::from_file(&c.path(file)) {
+    match TlsTrust::from_file(&c.path(file)) {
         Ok(trust) => Some(trust),
         Err(error) => {
             c.fault(key, error.to_string());

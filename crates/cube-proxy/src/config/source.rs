@@ -45,7 +45,7 @@ impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Environment 
 }
 
 /// Something that does not hold, before it is known where it was written.
-pub(super) type Fault = (KeyPath, String);
+pub(super) type ProxyError = (KeyPath, String);
 
 /// The text of the file and which keys the environment set, to tell where a value came from.
 pub(super) struct Source {
@@ -55,7 +55,7 @@ pub(super) struct Source {
 
 impl Source {
     /// Names the place of each fault.
-    pub(super) fn place(&self, faults: Vec<Fault>) -> Vec<Problem> {
+    pub(super) fn place(&self, faults: Vec<ProxyError>) -> Vec<Problem> {
         let mut problems: Vec<Problem> = faults
             .into_iter()
             .map(|(path, message)| {
@@ -80,7 +80,7 @@ pub(super) struct Reading {
     pub(super) file: File,
     pub(super) source: Source,
     pub(super) warnings: Vec<String>,
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<ProxyError>,
     pub(super) broken: Broken,
 }
 
@@ -152,7 +152,7 @@ pub(super) fn read(text: String, environment: &Environment) -> Result<Reading, V
 }
 
 /// The file's values, without those that are of the wrong kind.
-fn values(mut value: Value, faults: &mut Vec<Fault>, broken: &mut Broken) -> Option<File> {
+fn values(mut value: Value, faults: &mut Vec<ProxyError>, broken: &mut Broken) -> Option<File> {
     loop {
         let error = match serde_path_to_error::deserialize::<_, File>(value.clone()) {
             Ok(file) => return Some(file),
@@ -245,7 +245,7 @@ fn as_list(text: &str) -> String {
 }
 
 /// Reports every key that the format does not have, and takes it away. A section with nothing in it is a default one.
-fn check_keys(value: &mut Value, known: &Value, path: &KeyPath, faults: &mut Vec<Fault>) {
+fn check_keys(value: &mut Value, known: &Value, path: &KeyPath, faults: &mut Vec<ProxyError>) {
     let Value::Mapping(known) = known else { return };
     if value.is_null() {
         *value = Value::Mapping(Mapping::new());
@@ -297,7 +297,7 @@ fn overrides(
     known: &Value,
     environment: &Environment,
     set: &mut Vec<(KeyPath, String)>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ProxyError>,
 ) -> Vec<String> {
     let mut names = BTreeMap::new();
     variables(known, &KeyPath::default(), &mut names);

@@ -290,7 +290,7 @@ fn addresses_and_names_are_kept_in_one_spelling() {
 fn a_control_plane_over_tls_is_verified_by_the_systems_authorities_or_by_those_of_a_file() {
     let plane = |text| config(text).routing.control_plane.unwrap();
     let system = plane("routing: {control_plane: {url: \"https://api.example.org\", hosts: [a]}}");
-    assert_eq!((system.port, system.tls), (443, Some(cube_edge::Trust::system())));
+    assert_eq!((system.port, system.tls), (443, Some(cube_edge::TlsTrust::system())));
     let directory = tempfile::tempdir().unwrap();
     let key = rcgen::KeyPair::generate().unwrap();
     let own = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap();
@@ -300,7 +300,7 @@ fn a_control_plane_over_tls_is_verified_by_the_systems_authorities_or_by_those_o
     let own =
         plane(&format!("routing: {{control_plane: {{url: \"{url}\", ca_file: {file:?}, hosts: [a]}}}}"));
     assert_eq!(own.port, 8443);
-    assert!(own.tls.is_some_and(|trust| trust != cube_edge::Trust::system()));
+    assert!(own.tls.is_some_and(|trust| trust != cube_edge::TlsTrust::system()));
 }
 
 #[test]

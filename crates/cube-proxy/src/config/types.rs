@@ -144,7 +144,7 @@ pub struct ControlPlane {
     /// Hosts (no port, lower case) whose requests go there.
     pub hosts: Vec<String>,
     /// `https`: by whom its certificate must be signed; `None`: plain `http`.
-    pub tls: Option<cube_edge::Trust>,
+    pub tls: Option<cube_edge::TlsTrust>,
 }
 
 /// Whose error answers the proxy speaks (errors.md, Dialects).

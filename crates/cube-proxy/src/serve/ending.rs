@@ -127,7 +127,7 @@ pub(super) async fn drain_after_upgrade(
         };
         // They go to the successor over the link that ends after this.
         tokio::select! {
-            () = gateway.desk().answered() => {}
+            () = gateway.admin_forwarding().answered() => {}
             () = told_now => {}
         }
     };

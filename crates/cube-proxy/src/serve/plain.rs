@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cube_edge::{Desk, Gateway, OperatorApp, read_head};
+use cube_edge::{AdminForwarding, Gateway, OperatorApp, read_head};
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use pingora_core::protocols::{GetSocketDigest, SocketDigest, Stream};
 use tokio::net::{TcpListener, TcpStream};
@@ -107,7 +107,14 @@ async fn accept<A: OperatorApp>(
                 };
                 let (app, shutdown, gateway) = (app.clone(), shutdown.clone(), gateway.clone());
                 tokio::spawn(async move {
-                    serve_connection(connection(tcp, peer), place, &*app, &shutdown, gateway.desk()).await;
+                    serve_connection(
+                        connection(tcp, peer),
+                        place,
+                        &*app,
+                        &shutdown,
+                        gateway.admin_forwarding(),
+                    )
+                    .await;
                 });
             }
             Err(error) => {
@@ -135,9 +142,9 @@ async fn serve_connection<A: OperatorApp>(
     mut place: Place,
     app: &A,
     shutdown: &watch::Receiver<bool>,
-    desk: &Desk,
+    forwarding: &AdminForwarding,
 ) {
-    let fresh = desk.under_way();
+    let fresh = forwarding.under_way();
     let mut kept = {
         let first = exchange(stream, FIRST_BYTE, &mut place, app, shutdown);
         tokio::pin!(first);

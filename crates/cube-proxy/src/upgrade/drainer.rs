@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cube_edge::{Counted, Errand, Gateway};
+use cube_edge::{Counted, ForwardedRequest, Gateway};
 use http::Method;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
@@ -55,7 +55,7 @@ impl Drainer {
     pub(super) fn start(
         run_dir: PathBuf,
         gateway: Arc<Gateway>,
-        errands: mpsc::Receiver<Errand>,
+        errands: mpsc::Receiver<ForwardedRequest>,
         since: u64,
     ) -> Self {
         let stop = Arc::new(watch::Sender::new(Stop::No));
@@ -93,10 +93,10 @@ impl Drainer {
 struct Linked {
     gateway: Arc<Gateway>,
     stop: Arc<watch::Sender<Stop>>,
-    errands: mpsc::Receiver<Errand>,
+    errands: mpsc::Receiver<ForwardedRequest>,
     /// Requests that the main process has not answered. They are asked again over a new link: the
     /// one that it came over ends with a further hand-over.
-    asked: HashMap<u64, Errand>,
+    asked: HashMap<u64, ForwardedRequest>,
     /// The number of the last of them.
     last: u64,
     /// When activity was last reported, milliseconds of the steady clock.
@@ -215,7 +215,7 @@ impl Linked {
 }
 
 /// A request of the admin API, for the main process.
-fn question(number: u64, errand: &Errand) -> Message {
+fn question(number: u64, errand: &ForwardedRequest) -> Message {
     let body = String::from_utf8_lossy(&errand.body).into_owned();
     Message::Errand { number, method: errand.method.clone(), target: errand.target.clone(), body }
 }

@@ -170,7 +170,7 @@ impl Incumbent {
                 // No successor will ask for them; and a socket that is kept here listens on, with
                 // nobody to accept, when the drain closes its own.
                 self.handles.lock().clear();
-                self.gateway.desk().stop(false);
+                self.gateway.admin_forwarding().stop(false);
             }
         }
         phase
@@ -178,7 +178,7 @@ impl Incumbent {
 
     /// Drainers end their streams at once.
     pub(crate) fn stop_now(&self) {
-        self.gateway.desk().stop(true);
+        self.gateway.admin_forwarding().stop(true);
     }
 
     /// Returns when no drainer is left.
@@ -367,7 +367,7 @@ impl Incumbent {
                 () = self.stop_was_asked() => Err(stopped()),
             }?;
         }
-        let desk = ClosedDesk(Some(&self.gateway));
+        let forwarding = ClosedForwarding(Some(&self.gateway));
         let began = self.gateway.lifecycle().steady_ms();
         tokio::select! {
             taught = timeout(LEARN, self.teach(channel)) => {
@@ -394,7 +394,7 @@ impl Incumbent {
             }
             other => return Err(unexpected(other)),
         }
-        desk.keep_closed();
+        forwarding.keep_closed();
         self.become_drainer(pid, began);
         drop(decision);
         if !matches!(channel.receive_within(PROMPT).await, Ok(Some(Message::Settled))) {
@@ -423,7 +423,7 @@ impl Incumbent {
     /// Says what only this process knows. The admin API is closed meanwhile, so that nothing is
     /// added to it.
     async fn teach(&self, channel: &mut Channel) -> Result<(), UpgradeError> {
-        self.gateway.desk().close().await;
+        self.gateway.admin_forwarding().close().await;
         let lifecycle = self.gateway.lifecycle();
         let sender = channel.sender();
         for rows in lifecycle.state_rows().chunks(ROWS) {
@@ -447,10 +447,10 @@ impl Incumbent {
         self.gateway.processes().drain_since(self.gateway.lifecycle().steady_ms());
         self.gateway.drain().hand_over();
         let (errands, taken) = mpsc::channel(ERRANDS);
-        let desk = self.gateway.desk();
-        desk.hand_over(errands);
+        let forwarding = self.gateway.admin_forwarding();
+        forwarding.hand_over(errands);
         // Those that drain already link to the successor by themselves.
-        desk.dismiss();
+        forwarding.dismiss();
         let run_dir = self.settings.run_dir.clone();
         *self.drainer.lock() = Some(Drainer::start(run_dir, self.gateway.clone(), taken, began));
         self.phase.send_replace(Phase::HandedOver);
@@ -486,19 +486,19 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// Opens the desk again unless told otherwise.
-struct ClosedDesk<'a>(Option<&'a Gateway>);
+/// Opens the forwarding again unless told otherwise.
+struct ClosedForwarding<'a>(Option<&'a Gateway>);
 
-impl ClosedDesk<'_> {
+impl ClosedForwarding<'_> {
     fn keep_closed(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for ClosedDesk<'_> {
+impl Drop for ClosedForwarding<'_> {
     fn drop(&mut self) {
         if let Some(gateway) = self.0 {
-            gateway.desk().open();
+            gateway.admin_forwarding().open();
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cube_edge::{AdminApi, Gateway, LinkedProcess, ProcessStanding, Word};
+use cube_edge::{AdminApi, DrainerCommand, Gateway, LinkedProcess, ProcessStanding};
 use cube_lifecycle::Lifecycle;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
@@ -22,7 +22,7 @@ type Unheard = Mutex<HashMap<u64, oneshot::Sender<()>>>;
 const ENDS: Duration = Duration::from_secs(2);
 
 /// Tells the drainer what the admin API is told and takes its activity and its counts, until it ends
-/// or the desk dismisses it, since this process has a successor too.
+/// or the forwarding dismisses it, since this process has a successor too.
 pub(super) async fn serve(
     channel: Channel,
     pid: i32,
@@ -31,7 +31,7 @@ pub(super) async fn serve(
     admin: &Arc<AdminApi>,
 ) {
     // From here on nothing is missed.
-    let words = gateway.desk().listen();
+    let words = gateway.admin_forwarding().listen();
     let process = gateway.processes().link(pid.unsigned_abs(), standing);
     let sender = channel.sender();
     let unheard = Unheard::default();
@@ -69,11 +69,15 @@ async fn end_when_wanted(process: &LinkedProcess, pid: i32, sender: &Sender) {
     std::future::pending().await
 }
 
-async fn tell(mut words: mpsc::Receiver<Word>, sender: &Sender, unheard: &Unheard) -> io::Result<()> {
+async fn tell(
+    mut words: mpsc::Receiver<DrainerCommand>,
+    sender: &Sender,
+    unheard: &Unheard,
+) -> io::Result<()> {
     let mut last = 0;
     while let Some(word) = words.recv().await {
         let message = match word {
-            Word::Push(push, heard) => {
+            DrainerCommand::Push(push, heard) => {
                 let number = heard.map(|heard| {
                     last += 1;
                     unheard.lock().insert(last, heard);
@@ -83,9 +87,9 @@ async fn tell(mut words: mpsc::Receiver<Word>, sender: &Sender, unheard: &Unhear
                 let body = String::from_utf8_lossy(&push.body).into_owned();
                 Message::Push { number, path: push.path, body }
             }
-            Word::Reopen => Message::Reopen,
-            Word::Stop => Message::Stop { now: false },
-            Word::StopNow => Message::Stop { now: true },
+            DrainerCommand::Reopen => Message::Reopen,
+            DrainerCommand::Stop => Message::Stop { now: false },
+            DrainerCommand::StopNow => Message::Stop { now: true },
         };
         sender.send(&message).await?;
     }
@@ -116,7 +120,7 @@ async fn hear(
                 tokio::spawn(async move {
                     let (status, body) = match own_end {
                         Some(told) => told,
-                        None => admin.errand(&method, &target, body.as_bytes()).await,
+                        None => admin.forwarded(&method, &target, body.as_bytes()).await,
                     };
                     let body = String::from_utf8_lossy(&body).into_owned();
                     // The drainer may have ended.

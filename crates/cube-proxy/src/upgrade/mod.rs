@@ -149,7 +149,7 @@ impl fmt::Debug for Message {
             Self::Heard { .. } => "Heard",
             Self::Reopen => "Reopen",
             Self::Stop { .. } => "Stop",
-            Self::Errand { .. } => "Errand",
+            Self::Errand { .. } => "ForwardedRequest",
             Self::Done { .. } => "Done",
             Self::Unknown => "Unknown",
         })

@@ -164,7 +164,7 @@ impl Takeover {
                         gateway.take_ledger(*ledger);
                     }
                     // The one that says it will drain as well.
-                    gateway.desk().expect(drainers + 1);
+                    gateway.admin_forwarding().expect(drainers + 1);
                     break;
                 }
                 other => return Err(self.broken(other)),

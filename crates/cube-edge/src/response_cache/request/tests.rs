@@ -213,7 +213,7 @@ async fn a_request_that_wants_an_answer_of_now_gets_one_and_leaves_it_behind() {
 
 #[tokio::test]
 async fn a_request_says_how_old_an_answer_may_be_and_for_how_long_it_must_be_fresh() {
-    use crate::response_cache::answer::Storable;
+    use crate::response_cache::cacheability::Storable;
     let seconds = Duration::from_secs;
     let came = Instant::now() + seconds(1000);
     let storable = Storable { age: seconds(20), fresh_for: seconds(60), vary: vec![], length: None };

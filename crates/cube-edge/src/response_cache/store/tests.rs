@@ -3,7 +3,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method};
 
 use super::*;
-use crate::response_cache::answer::Storable;
+use crate::response_cache::cacheability::Storable;
 
 const MIB: usize = 1 << 20;
 

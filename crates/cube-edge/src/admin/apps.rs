@@ -1,0 +1,241 @@
+//! How the engine serves these listeners: one request after the other on a connection, each with
+//! bounds on what it may send and how long it may take.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::{Method, StatusCode, header};
+use pingora_core::ErrorType;
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::server::ShutdownWatch;
+use tokio::time::timeout;
+
+use super::auth::{refuse_browser, too_large};
+use super::response::{Answer, probe};
+use super::{AdminApi, MAX_BODY, Readiness, scrape};
+use crate::gateway::Gateway;
+use crate::proxy::state::ProxyState;
+
+/// Any number: how long the next request is waited for is the listener's to say.
+const KEPT: u64 = 60;
+/// For a head to come in.
+const HEAD: Duration = Duration::from_secs(5);
+/// For a body to come in.
+const BODY: Duration = Duration::from_secs(10);
+/// For an answer to go out.
+const WRITE: Duration = Duration::from_secs(30);
+/// What is read of a body that nobody wants, so that its sender sees the answer and no reset.
+const LINGER: (usize, Duration) = (8 * MAX_BODY, Duration::from_secs(2));
+
+/// What one of these listeners serves.
+#[async_trait]
+pub trait OperatorApp: Send + Sync + 'static {
+    /// Responds to the request whose head [`read_head`] has read. The connection comes back where it
+    /// is kept for another request.
+    async fn respond(&self, http: ServerSession, shutdown: &ShutdownWatch) -> Option<Stream>;
+}
+
+/// The admin listener.
+pub struct AdminApp(AdminApi);
+
+impl AdminApp {
+    /// Serves `api`.
+    #[must_use]
+    pub fn new(api: AdminApi) -> Self {
+        Self(api)
+    }
+
+    /// `None`: there is nobody to answer.
+    async fn answer(&self, http: &mut ServerSession) -> Option<Answer> {
+        let peer = peer(http);
+        let head = http.req_header();
+        if let Err(refused) = self.0.check_head(peer, &head.uri, &head.headers) {
+            return Some(refused);
+        }
+        let (method, uri) = (head.method.clone(), head.uri.clone());
+        let body = match timeout(BODY, read_body(http)).await {
+            Ok(Body::Whole(body)) => body,
+            Ok(Body::TooLarge) => return Some(too_large()),
+            Ok(Body::Broken) => return None,
+            Err(_) => return Some(Answer::error(StatusCode::REQUEST_TIMEOUT, "request timeout")),
+        };
+        Some(self.0.handle(&method, &uri, &body).await)
+    }
+}
+
+#[async_trait]
+impl OperatorApp for AdminApp {
+    async fn respond(&self, mut http: ServerSession, shutdown: &ShutdownWatch) -> Option<Stream> {
+        let _under_way = self.0.state.forwarding.under_way();
+        let answer = self.answer(&mut http).await?;
+        send(http, &answer, shutdown).await
+    }
+}
+
+/// The metrics listener; without anything to be scraped the health listener.
+pub struct MetricsApp {
+    scraped: Option<Arc<ProxyState>>,
+    readiness: Arc<Readiness>,
+}
+
+impl MetricsApp {
+    /// Serves `/metrics` of `gateway`, and the two probes.
+    #[must_use]
+    pub fn new(gateway: &Gateway, readiness: Arc<Readiness>) -> Self {
+        Self { scraped: Some(gateway.state().clone()), readiness }
+    }
+
+    /// Serves the two probes only.
+    #[must_use]
+    pub fn health_only(readiness: Arc<Readiness>) -> Self {
+        Self { scraped: None, readiness }
+    }
+
+    pub(super) async fn answer(&self, method: &Method, path: &str) -> Answer {
+        if let Some(answer) = probe(&self.readiness, method.as_str(), path) {
+            return answer;
+        }
+        match &self.scraped {
+            Some(state) if path == scrape::PATH && matches!(*method, Method::GET | Method::HEAD) => {
+                scrape::scrape(state, &self.readiness).await
+            }
+            _ => Answer::no_route(method.as_str(), path),
+        }
+    }
+}
+
+#[async_trait]
+impl OperatorApp for MetricsApp {
+    async fn respond(&self, http: ServerSession, shutdown: &ShutdownWatch) -> Option<Stream> {
+        // A successor may be asked.
+        let _under_way = self.scraped.as_ref().map(|state| state.forwarding.under_way());
+        let head = http.req_header();
+        // Probes tell nothing that is worth a browser's while, and balancers name hosts as they like.
+        let refused = match head.uri.path() {
+            scrape::PATH => refuse_browser(peer(&http), &head.uri, &head.headers).err(),
+            _ => None,
+        };
+        let answer = match refused {
+            Some(refused) => refused,
+            None => self.answer(&head.method, head.uri.path()).await,
+        };
+        send(http, &answer, shutdown).await
+    }
+}
+
+/// Reads the head of a request, of which a byte has come in or is about to.
+///
+/// `None`: there is no request, or a malformed one, which had its 400; the connection is over.
+pub async fn read_head(stream: Stream, shutdown: &ShutdownWatch) -> Option<ServerSession> {
+    let mut http = ServerSession::new_http1(stream);
+    match timeout(HEAD, http.read_request()).await.ok()? {
+        Ok(true) => {
+            http.set_keepalive((!*shutdown.borrow()).then_some(KEPT));
+            Some(http)
+        }
+        Ok(false) => None,
+        Err(error) => {
+            // All other errors are about the connection.
+            if error.etype() == &ErrorType::InvalidHTTPHeader {
+                refuse_head(http).await;
+            }
+            None
+        }
+    }
+}
+
+/// Responds to a head that is none.
+async fn refuse_head(mut http: ServerSession) {
+    let answer = Answer::error(StatusCode::BAD_REQUEST, "malformed request");
+    http.set_keepalive(None);
+    let sending = async {
+        http.write_response_header(Box::new(answer.head()?)).await?;
+        http.write_response_body(answer.body, true).await
+    };
+    let ServerSession::H1(mut connection) = (match timeout(WRITE, sending).await {
+        Ok(Ok(())) => http,
+        _ => return,
+    }) else {
+        return;
+    };
+    connection.shutdown().await;
+    let (most, wait) = LINGER;
+    let drain = async {
+        let mut read = 0;
+        while let Ok(1..) = connection.idle().await {
+            read += 1;
+            if read > most {
+                return;
+            }
+        }
+    };
+    // Whether all of it came matters no more.
+    let _ = timeout(wait, drain).await;
+}
+
+fn peer(http: &ServerSession) -> Option<IpAddr> {
+    http.client_addr().and_then(|peer| peer.as_inet()).map(SocketAddr::ip)
+}
+
+enum Body {
+    Whole(Vec<u8>),
+    TooLarge,
+    Broken,
+}
+
+async fn read_body(http: &mut ServerSession) -> Body {
+    let expects = http
+        .get_header(header::EXPECT)
+        .is_some_and(|expect| expect.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    if let (true, ServerSession::H1(session)) = (expects, &mut *http)
+        && session.write_continue_response().await.is_err()
+    {
+        return Body::Broken;
+    }
+    let mut body = Vec::new();
+    loop {
+        match http.read_request_body().await {
+            Ok(Some(piece)) if body.len() + piece.len() > MAX_BODY => return Body::TooLarge,
+            Ok(Some(piece)) => body.extend_from_slice(&piece),
+            Ok(None) => return Body::Whole(body),
+            Err(_) => return Body::Broken,
+        }
+    }
+}
+
+/// Sends the answer. A connection whose request was not read to its end is not kept.
+async fn send(mut http: ServerSession, answer: &Answer, shutdown: &ShutdownWatch) -> Option<Stream> {
+    let unread = !http.is_body_done();
+    // The time to end may have come while the answer was made.
+    if unread || *shutdown.borrow() {
+        http.set_keepalive(None);
+    }
+    let no_body = http.req_header().method == Method::HEAD;
+    let sending = async {
+        http.write_response_header(Box::new(answer.head()?)).await?;
+        let body = if no_body { bytes::Bytes::new() } else { answer.body.clone() };
+        http.write_response_body(body, true).await
+    };
+    // A peer that does not take its answer loses it.
+    timeout(WRITE, sending).await.ok()?.ok()?;
+    if unread {
+        let (most, wait) = LINGER;
+        let drain = async {
+            let mut read = 0;
+            while let Ok(Some(piece)) = http.read_request_body().await {
+                read += piece.len();
+                if read > most {
+                    return;
+                }
+            }
+        };
+        // Whether all of it came matters no more.
+        let _ = timeout(wait, drain).await;
+    }
+    // Nothing comes with the connection: bytes of a next request that were read already end it.
+    let (stream, _) = http.finish().await.ok()??.into_parts();
+    Some(stream)
+}

@@ -1,0 +1,61 @@
+//! The answers the proxy makes itself (errors.md), in one place.
+//!
+//! Whatever goes wrong is a [`ProxyError`]; [`render`] turns it into bytes for the one who asked, in
+//! the dialect of the process. Nothing else in the crate writes an error body.
+
+mod format;
+mod html;
+mod plain_words;
+mod render;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use format::navigates;
+pub use format::{ResponseFormat, is_preflight};
+pub use render::{OwnResponse, render};
+pub use table::ProxyError;
+
+/// How the proxy's own answers look: `errors.dialect`, one for the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dialect {
+    /// The old gateway's: `{"error":"<text>"}`.
+    #[default]
+    Cube,
+    /// What E2B's own edge says, as its SDKs expect it.
+    E2b,
+}
+
+impl Dialect {
+    /// The word in the configuration.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Dialect::Cube => "cube",
+            Dialect::E2b => "e2b",
+        }
+    }
+}
+
+/// What decides how answers look, beside the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// `errors.dialect`.
+    pub dialect: Dialect,
+    /// `errors.mask_existence`: a refused token answers exactly as an unknown sandbox does.
+    pub mask_existence: bool,
+}
+
+impl Settings {
+    /// The defaults of a dialect: masked in `cube`, not in `e2b`.
+    #[must_use]
+    pub fn of(dialect: Dialect) -> Self {
+        Self { dialect, mask_existence: dialect == Dialect::Cube }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::of(Dialect::default())
+    }
+}

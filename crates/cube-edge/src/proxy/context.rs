@@ -1,0 +1,214 @@
+//! What is known of one request, from its head to its line in the log.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cube_breaker::Permit;
+use cube_resolver::{Route, RouteEntry};
+use cube_route::SandboxTarget;
+use http::{HeaderValue, Method};
+
+use crate::access_log::UpstreamTry;
+use crate::connection::Origin;
+use crate::error_response::ProxyError;
+use crate::limits::active_requests::Place;
+use crate::metrics::{FormClass, GaugeGuard, RouteClass};
+use crate::proxy::cache_filters::Cached;
+use crate::proxy::http_upgrade::BodyEnd;
+use crate::proxy::retry::{Next, Tally};
+use crate::proxy::state::ProxyState;
+use crate::reason::Reason;
+use crate::retcode::Retcode;
+use crate::settings::Settings;
+
+/// Where a request goes.
+pub(crate) enum Destination {
+    /// Not decided, or nowhere: the proxy answers.
+    Nowhere,
+    /// To a sandbox.
+    Sandbox(Sandbox),
+    /// To `routing.control_plane`.
+    ControlPlane,
+}
+
+/// A sandbox that a request was judged fit for.
+pub(crate) struct Sandbox {
+    pub(crate) entry: Arc<RouteEntry>,
+    pub(crate) route: Route,
+    pub(crate) permit: Permit,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outcome {
+    /// The status that counts: the answer's, or the one it would have without gRPC or Connect.
+    pub(crate) status: u16,
+    pub(crate) retcode: Retcode,
+    pub(crate) reason: Reason,
+}
+
+impl Outcome {
+    /// The client left before the answer began.
+    pub(crate) const CLIENT_LEFT: Self =
+        Self { status: 499, retcode: Retcode::ClientClosed, reason: Reason::ClientClosed };
+}
+
+/// The context of one request.
+pub struct Context {
+    pub(crate) state: Arc<ProxyState>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) origin: Option<Origin>,
+    pub(crate) started: Instant,
+    /// The request's number on its connection.
+    pub(crate) number: u32,
+    pub(crate) method: Method,
+    /// What of envd it is for, in metrics.
+    pub(crate) route_class: RouteClass,
+    pub(crate) request_id: HeaderValue,
+    /// The client's Host as sent; empty when there is no valid one.
+    pub(crate) host: Bytes,
+    /// The origin form of the target where it differs from the raw one (absolute form).
+    pub(crate) origin_form: Option<Bytes>,
+    pub(crate) target: Option<SandboxTarget>,
+    pub(crate) destination: Destination,
+    /// The request's place among those of its sandbox.
+    pub(crate) place: Option<Place>,
+    /// `MaskRequestHost`, rendered: what the sandbox sees as Host.
+    pub(crate) masked_host: Option<HeaderValue>,
+    pub(crate) upgrade: bool,
+    /// It had an `Upgrade` field, be it a real one or not.
+    pub(crate) upgrade_named: bool,
+    /// For an upgrade request without a body: what its upstream connection waits for.
+    pub(crate) body_end: Option<Arc<BodyEnd>>,
+    pub(crate) grpc: bool,
+    /// What the proxy has to say instead of an upstream.
+    pub(crate) error: Option<ProxyError>,
+    /// A refused token is answered as an outage of the store, which is what an unknown id gets now.
+    pub(crate) masked_as_unavailable: bool,
+    pub(crate) resumed: bool,
+    pub(crate) attempts: Attempts,
+    pub(crate) body: Body,
+    /// What the response cache has to do with it.
+    pub(crate) cached: Cached,
+    /// When the sandbox's activity was stamped last; `None`: nothing was sent yet.
+    pub(crate) stamped: Option<Instant>,
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) logged: bool,
+    pub(crate) seen: Seen,
+    pub(crate) gauges: Gauges,
+    /// How long the request was held at the gate.
+    pub(crate) held: Duration,
+}
+
+/// What is counted as under way because of this request.
+#[derive(Debug, Default)]
+pub(crate) struct Gauges {
+    pub(crate) inflight: Option<GaugeGuard>,
+    pub(crate) stream: Option<GaugeGuard>,
+    pub(crate) websocket: Option<GaugeGuard>,
+}
+
+/// The attempts at upstreams, and what they leave to further ones (connections.md, Retries).
+#[derive(Default)]
+pub(crate) struct Attempts {
+    /// As the log lists them; how long the last one took is not known while it is under way.
+    pub(crate) list: Vec<UpstreamTry>,
+    /// When the last one and the first of all began.
+    begun: Option<Instant>,
+    first_begun: Option<Instant>,
+    /// When the request head was sent last.
+    pub(crate) sent_at: Option<Instant>,
+    /// What bounds further ones.
+    pub(crate) tally: Tally,
+    /// What the next attempt is.
+    pub(crate) next: Next,
+}
+
+/// Bodies, counted as they pass.
+#[derive(Debug, Default)]
+pub(crate) struct Body {
+    pub(crate) up: u64,
+    /// How much of `up` is still to come a second time, for another upstream connection.
+    pub(crate) replayed: u64,
+    pub(crate) down: u64,
+    /// The whole request has been read.
+    pub(crate) request_done: bool,
+    /// When the client's body moved last.
+    pub(crate) moved: Option<Instant>,
+}
+
+/// What the log shows of the request beside what is kept above; taken while the head is at hand.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) real_ip: Option<std::net::IpAddr>,
+    pub(crate) forwarded_for: Option<HeaderValue>,
+    pub(crate) forwarded_proto: Option<HeaderValue>,
+    /// The answer's head went to the client, with this status.
+    pub(crate) head_sent: Option<u16>,
+    /// The answer was cut after its head, for this reason.
+    pub(crate) cut: Option<Reason>,
+}
+
+impl Attempts {
+    /// Notes an attempt that begins now.
+    pub(crate) fn begin(&mut self, address: SocketAddr, now: Instant) {
+        self.end(now);
+        self.begun = Some(now);
+        self.first_begun.get_or_insert(now);
+        self.list.push(UpstreamTry { address, status: None, took: None });
+    }
+
+    /// Notes that the last attempt is over.
+    pub(crate) fn end(&mut self, now: Instant) {
+        if let (Some(last), Some(begun)) = (self.list.last_mut(), self.begun) {
+            last.took.get_or_insert_with(|| now.saturating_duration_since(begun));
+        }
+    }
+
+    /// When the first of all attempts began.
+    pub(crate) fn first_begun(&self) -> Option<Instant> {
+        self.first_begun
+    }
+}
+
+impl Context {
+    /// The path and query as the client meant it, without a scheme and authority before it.
+    pub(crate) fn origin_form<'a>(&'a self, raw: &'a [u8]) -> &'a [u8] {
+        self.origin_form.as_deref().unwrap_or(raw)
+    }
+
+    /// What goes upstream as path and query.
+    pub(crate) fn upstream_target<'a>(&'a self, raw: &'a [u8]) -> Cow<'a, [u8]> {
+        let origin_form = self.origin_form(raw);
+        self.target.as_ref().map_or(Cow::Borrowed(origin_form), |target| target.upstream_target(origin_form))
+    }
+
+    /// The form in metrics.
+    pub(crate) fn form(&self) -> FormClass {
+        match (&self.target, &self.destination) {
+            (None, Destination::ControlPlane) => FormClass::ControlPlane,
+            (target, _) => target.as_ref().map(|target| target.form).into(),
+        }
+    }
+
+    pub(crate) fn sandbox(&self) -> Option<&Sandbox> {
+        match &self.destination {
+            Destination::Sandbox(sandbox) => Some(sandbox),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Context {
+    /// A request whose task was dropped in the middle (a kill, a panic) is counted and logged all
+    /// the same.
+    fn drop(&mut self) {
+        if !self.logged {
+            let state = self.state.clone();
+            state.log_request(self, None);
+        }
+    }
+}

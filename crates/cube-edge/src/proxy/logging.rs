@@ -1,0 +1,238 @@
+//! The log phase: every request is counted once and logged once, however it ended.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use http::{HeaderName, Version, header};
+use pingora_proxy::Session;
+
+use crate::access_log::Entry;
+use crate::connection::{Conn, Refuse, ip_value};
+use crate::drain::Stage;
+use crate::error_response::{ProxyError, ResponseFormat, render};
+use crate::metrics::{Finished, FormClass, MethodClass, RouteClass};
+use crate::proxy::context::{Context, Outcome};
+use crate::proxy::request_id;
+use crate::proxy::response_filter::ended;
+use crate::proxy::state::{ProxyState, header_text};
+use crate::reason::Reason;
+use crate::retcode::Retcode;
+
+static INSTANCE_ID: HeaderName = HeaderName::from_static("x-cube-instance-id");
+
+/// The end of a request stamps its sandbox only where the last stamp is that old.
+const STAMPED: Duration = Duration::from_secs(1);
+
+impl ProxyState {
+    /// Counts and logs a request that has ended. `session` is missing where its task was dropped.
+    pub(crate) fn log_request(&self, ctx: &mut Context, mut session: Option<&mut Session>) {
+        if std::mem::replace(&mut ctx.logged, true) {
+            return;
+        }
+        let now = Instant::now();
+        ctx.attempts.end(now);
+        let drained = self.drain.stage() == Stage::Over;
+        let outcome = outcome(ctx, session.is_none(), drained);
+        if !ctx.body.request_done
+            && outcome.status != 101
+            && let (Some(session), Some(origin)) = (session.as_mut(), &ctx.origin)
+            && !session.is_body_done()
+        {
+            origin.conn.linger_on_close();
+        }
+        // A stamp younger than that would not be written anyway.
+        if ctx.stamped.is_some_and(|stamped| now.saturating_duration_since(stamped) >= STAMPED) {
+            self.stamp(ctx);
+        }
+        let took = now.saturating_duration_since(ctx.started);
+        self.metrics.finished(&Finished {
+            method: MethodClass::of(&ctx.method),
+            route: ctx.route_class,
+            success: (200..400).contains(&outcome.status) || outcome.status == 101,
+            took,
+            retcode: outcome.retcode,
+            reason: outcome.reason,
+            form: ctx.form(),
+        });
+        if let Some(begun) = ctx.attempts.first_begun() {
+            let added = begun.saturating_duration_since(ctx.started).saturating_sub(ctx.held);
+            self.metrics.added_latency.observe(added.as_secs_f64());
+        }
+        self.log(ctx, session, outcome, took);
+    }
+
+    fn log(&self, ctx: &Context, session: Option<&mut Session>, outcome: Outcome, took: Duration) {
+        let Some(log) = &self.access_log else { return };
+        let request = session.as_ref().map(|session| session.req_header());
+        let raw = request.map_or(&b""[..], |request| request.raw_path());
+        let upstream_target = ctx.upstream_target(raw);
+        let went_up = !ctx.attempts.list.is_empty();
+        let uri = upstream_target.split(|b| *b == b'?').next().filter(|_| went_up);
+        let field = |name: &header::HeaderName| {
+            request.and_then(|request| request.headers.get(name)).map(|value| value.as_bytes())
+        };
+        let conn = ctx.origin.as_ref().map(|origin| &origin.conn);
+        let other_ip;
+        let real_ip = match (ctx.seen.real_ip, conn) {
+            (Some(ip), Some(conn)) if ip == conn.peer.ip().to_canonical() => {
+                Some(conn.peer_text().as_bytes())
+            }
+            (Some(ip), _) => {
+                other_ip = ip_value(ip);
+                Some(other_ip.as_bytes())
+            }
+            (None, _) => None,
+        };
+        let forwarded_for = ctx.seen.forwarded_for.as_ref().map(|value| value.as_bytes());
+        let scheme = conn.map(|conn| conn.protocol.scheme());
+        log.submit(&Entry {
+            time: SystemTime::now(),
+            host: (!ctx.host.is_empty()).then_some(&ctx.host[..]).or_else(|| field(&header::HOST)),
+            x_real_ip: real_ip,
+            x_forwarded_for: forwarded_for.or(real_ip),
+            server_addr: conn.map(|conn| conn.local.ip().to_canonical()),
+            x_forwarded_proto: match &ctx.seen.forwarded_proto {
+                Some(proto) => Some(proto.as_bytes()),
+                None => scheme.map(str::as_bytes),
+            },
+            method: request.map(|request| request.method.as_str().as_bytes()),
+            request_uri: request.map(|_| raw),
+            protocol: request.map(|request| protocol(request.version)),
+            uri,
+            status: ctx.seen.head_sent,
+            body_bytes_sent: ctx.body.down,
+            took,
+            connection_requests: u64::from(ctx.number),
+            upstreams: &ctx.attempts.list,
+            user_agent: field(&header::USER_AGENT),
+            request_id: Some(header_text(&ctx.request_id).as_bytes()),
+            instance_id: request
+                .and_then(|request| request.headers.get(&INSTANCE_ID))
+                .map(|value| value.as_bytes()),
+            retcode: outcome.retcode,
+            sandbox: ctx.target.as_ref().map(|target| (&target.id, target.port)),
+            reason: outcome.reason,
+        });
+    }
+
+    /// Notes that the sandbox is in use.
+    pub(crate) fn stamp(&self, ctx: &mut Context) {
+        if let Some(sandbox) = ctx.sandbox() {
+            self.lifecycle.touch(&sandbox.entry.id);
+            ctx.stamped = Some(Instant::now());
+        }
+    }
+}
+
+/// How a request ended, where nothing has said it yet. `dropped`: its task was, in the middle;
+/// `drained`: the time for draining is over.
+fn outcome(ctx: &Context, dropped: bool, drained: bool) -> Outcome {
+    let ended = |ctx| ended(ctx).or(drained.then_some(ProxyError::DrainTimeout));
+    if let Some(outcome) = ctx.outcome {
+        return outcome;
+    }
+    if let Some(status) = ctx.seen.head_sent {
+        let reason = match ctx.seen.cut {
+            Some(reason) => reason,
+            None if dropped => ended(ctx).map_or(Reason::ClientClosed, ProxyError::reason),
+            None if status >= 400 => Reason::UpstreamStatus,
+            None => Reason::Ok,
+        };
+        return Outcome { status, retcode: Retcode::Passed(status), reason };
+    }
+    match ended(ctx) {
+        Some(error) => Outcome {
+            status: error.status(ctx.settings.answers.dialect),
+            retcode: error.retcode(),
+            reason: error.reason(),
+        },
+        // The task was dropped: with its connection (the client has left), or by a panic.
+        None if std::thread::panicking() => {
+            Outcome { status: 500, retcode: Retcode::Internal, reason: Reason::Internal }
+        }
+        None => Outcome::CLIENT_LEFT,
+    }
+}
+
+fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2.0",
+        Version::HTTP_09 => "HTTP/0.9",
+        _ => "HTTP/1.1",
+    }
+}
+
+impl Refuse for ProxyState {
+    fn refuse(&self, conn: &Conn, status: u16) -> Bytes {
+        let error = match status {
+            405 => ProxyError::MethodNotAllowed,
+            408 => ProxyError::HeadTimeout,
+            414 => ProxyError::TargetTooLong,
+            431 => ProxyError::HeadTooLarge,
+            _ => ProxyError::BadHead,
+        };
+        let number = conn.next_request();
+        let settings = self.settings.load();
+        // Counted like any other. Its own response says what is wrong with it all the same: the
+        // connection ends with it.
+        if let Some(rate) = settings.limits.requests_per_ip {
+            self.rate.allows(conn.peer.ip().to_canonical(), rate);
+        }
+        let own = render(error, &ResponseFormat::default(), settings.answers);
+        self.metrics.finished(&Finished {
+            method: MethodClass::Other,
+            route: RouteClass::Other,
+            success: false,
+            took: Duration::ZERO,
+            retcode: own.log_retcode,
+            reason: own.reason,
+            form: FormClass::Unnamed,
+        });
+        let id = request_id::new();
+        if let Some(log) = &self.access_log {
+            log.submit(&Entry {
+                time: SystemTime::now(),
+                host: None,
+                x_real_ip: Some(conn.peer_text().as_bytes()),
+                x_forwarded_for: Some(conn.peer_text().as_bytes()),
+                server_addr: Some(conn.local.ip().to_canonical()),
+                x_forwarded_proto: Some(conn.protocol.scheme().as_bytes()),
+                method: None,
+                request_uri: None,
+                protocol: None,
+                uri: None,
+                status: Some(own.status.as_u16()),
+                body_bytes_sent: own.body.len() as u64,
+                took: Duration::ZERO,
+                connection_requests: u64::from(number),
+                upstreams: &[],
+                user_agent: None,
+                request_id: Some(id.as_bytes()),
+                instance_id: None,
+                retcode: own.log_retcode,
+                sandbox: None,
+                reason: own.reason,
+            });
+        }
+        let mut bytes = Vec::with_capacity(512);
+        let reason = own.status.canonical_reason().unwrap_or_default();
+        bytes.extend_from_slice(format!("HTTP/1.1 {} {reason}\r\n", own.status.as_u16()).as_bytes());
+        for (name, value) in &own.headers {
+            push_field(&mut bytes, name, value.as_bytes());
+        }
+        push_field(&mut bytes, "X-Cube-Request-Id", id.as_bytes());
+        push_field(&mut bytes, "Date", httpdate::fmt_http_date(SystemTime::now()).as_bytes());
+        push_field(&mut bytes, "Connection", b"close");
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(&own.body);
+        bytes.into()
+    }
+}
+
+fn push_field(bytes: &mut Vec<u8>, name: &str, value: &[u8]) {
+    bytes.extend_from_slice(name.as_bytes());
+    bytes.extend_from_slice(b": ");
+    bytes.extend_from_slice(value);
+    bytes.extend_from_slice(b"\r\n");
+}

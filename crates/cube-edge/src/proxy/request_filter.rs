@@ -1,0 +1,397 @@
+//! The first phase: is this a request that may go on, and whom does it name?
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cube_route::{BadRequest, ListenerKind, Port, RequestHead, envd_control_route, forwarded_headers};
+use http::{Method, Version, header};
+use pingora_core::protocols::http::HttpTask;
+use pingora_core::{Error, ErrorType, Result};
+use pingora_proxy::Session;
+
+use crate::connection::{Framing, ListenerProtocol, is_line_of};
+use crate::error_response::{ProxyError, ResponseFormat, render};
+use crate::metrics::RouteClass;
+use crate::proxy::context::{Context, Destination, Outcome};
+use crate::proxy::media_type::is_grpc;
+use crate::proxy::path_redirect::bare_path;
+use crate::proxy::state::ProxyState;
+
+/// The most pieces of a cookie in one HTTP/2 request. Browsers keep at most some hundreds of cookies
+/// for a site, and each piece costs the client only a few bytes.
+const COOKIE_CRUMBS: usize = 1_000;
+
+/// Why a request does not go on.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The proxy answers.
+    ProxyError(ProxyError),
+    /// The client has left: nobody is there to be answered.
+    Left,
+}
+
+impl From<ProxyError> for Stop {
+    fn from(error: ProxyError) -> Self {
+        Stop::ProxyError(error)
+    }
+}
+
+impl ProxyState {
+    /// The request phase. `Ok(true)`: an answer was sent.
+    pub(crate) async fn filter_request(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        frame_body(session, ctx);
+        self.settle(session, ctx);
+        let admitted = match self.check_head(session, ctx) {
+            Ok(()) => match bare_path(session.req_header(), ctx) {
+                Some(location) => {
+                    self.redirect_bare_path(session, ctx, location).await?;
+                    return Ok(true);
+                }
+                None => self.check_access(session, ctx).await,
+            },
+            Err(error) => Err(error.into()),
+        };
+        match admitted {
+            Ok(()) => Ok(false),
+            Err(Stop::ProxyError(error)) => {
+                self.answer(session, ctx, error).await?;
+                Ok(true)
+            }
+            Err(Stop::Left) => {
+                ctx.outcome = Some(Outcome::CLIENT_LEFT);
+                Err(Error::new_down(ErrorType::ConnectionClosed))
+            }
+        }
+    }
+
+    /// Time-outs and keep-alive of this request, which the engine sets anew for each.
+    fn settle(&self, session: &mut Session, ctx: &Context) {
+        let silence = Some(ctx.settings.upstream.silence_timeout);
+        session.set_read_timeout(silence);
+        session.set_write_timeout(silence);
+        // Else it stays without a limit, as the engine sets it: idle connections are the driver's.
+        if self.drain.closing() {
+            session.set_keepalive(None);
+        }
+        // HTTP/1.0 defines no 1xx (RFC 9110, 15.2).
+        if session.req_header().version < Version::HTTP_11 {
+            session.set_ignore_info_resp(true);
+        }
+    }
+
+    /// Checks the head and reads whom it names.
+    fn check_head(&self, session: &mut Session, ctx: &mut Context) -> Result<(), ProxyError> {
+        let head_bytes =
+            session.downstream_session.as_http1().map_or(0, |session| session.get_headers_raw_bytes().len());
+        let misframed = has_both_framings(session) || engine_read_another_head(session, ctx);
+        let odd_line = ctx.origin.as_ref().and_then(|origin| origin.conn.take_odd_line());
+        let target_changed = engine_changed_target(session, odd_line.as_deref());
+        let body_empty = session.is_body_empty();
+        let request = session.req_header_mut();
+        ctx.method = request.method.clone();
+        if let Some(id) = forwarded_headers::request_id(&request.headers)
+            && let Ok(id) = http::HeaderValue::from_str(id)
+        {
+            ctx.request_id = id;
+        }
+        let settings = ctx.settings.clone();
+        let Some(origin) = ctx.origin.clone() else { return Err(ProxyError::Internal) };
+
+        // Who asks, as far as peers in front are believed.
+        let peer = origin.conn.peer.ip().to_canonical();
+        let forwarded =
+            forwarded_headers::forwarded_for(&request.headers, peer, |address| settings.trusts(address));
+        ctx.seen.real_ip = Some(forwarded.real_ip);
+        ctx.seen.forwarded_for = forwarded.chain.and_then(|chain| http::HeaderValue::from_str(&chain).ok());
+
+        // Whom it names, before anything may refuse it, so that log and answer can say it.
+        let target = Bytes::copy_from_slice(request.raw_path());
+        let authority =
+            if request.version == Version::HTTP_2 { request.uri.authority().cloned() } else { None };
+        let read = cube_route::parse_request(
+            &RequestHead {
+                version: request.version,
+                method: &request.method,
+                target: &target,
+                authority: authority.as_ref().map(http::uri::Authority::as_str),
+                headers: &request.headers,
+                listener: if origin.conn.protocol == ListenerProtocol::Grpc {
+                    ListenerKind::Grpc
+                } else {
+                    ListenerKind::Data
+                },
+            },
+            &settings.rules,
+        );
+        let mut control_plane = false;
+        let named = match read {
+            Ok(read) => {
+                ctx.host = Bytes::copy_from_slice(read.host.as_bytes());
+                if read.origin_form.as_ref() != target.as_ref() {
+                    ctx.origin_form = Some(Bytes::copy_from_slice(&read.origin_form));
+                }
+                control_plane = read.target.is_none() && settings.is_control_plane(&read.client_host);
+                ctx.target = read.target;
+                let upstream = ctx.upstream_target(&target);
+                let path = upstream.split(|b| *b == b'?').next().unwrap_or_default();
+                ctx.route_class = std::str::from_utf8(path).map_or(RouteClass::Other, RouteClass::of);
+                if ctx.target.is_some() || control_plane { Ok(()) } else { Err(ProxyError::BadTarget) }
+            }
+            Err(error) => Err(error_of(error)),
+        };
+
+        ctx.gauges.inflight = Some(self.metrics.inflight(ctx.route_class));
+        let limits = &settings.limits;
+        // Before anything else may refuse it: a request that is malformed counts as well.
+        if let Some(rate) = limits.requests_per_ip
+            && !self.rate.allows(forwarded.real_ip, rate)
+        {
+            return Err(ProxyError::TooManyFromAddress);
+        }
+        if target.len() > limits.target {
+            return Err(ProxyError::TargetTooLong);
+        }
+        let crumbs = cookie_crumbs(request);
+        if crumbs > COOKIE_CRUMBS {
+            return Err(ProxyError::HeadTooLarge);
+        }
+        // They reach the sandbox as one header, and count as one.
+        let fields = request.headers.len() - crumbs.saturating_sub(1);
+        let head_bytes =
+            if head_bytes > 0 { head_bytes } else { h2_head_len(&request.headers) + target.len() };
+        // On HTTP/2 the authority stands for Host, which counts.
+        let host_field = usize::from(authority.is_some() && !request.headers.contains_key(header::HOST));
+        if head_bytes > limits.head || fields + host_field > limits.headers {
+            return Err(ProxyError::HeadTooLarge);
+        }
+        if matches!(request.method, Method::TRACE | Method::CONNECT) {
+            return Err(ProxyError::MethodNotAllowed);
+        }
+        if misframed || target_changed || !good_framing(request) {
+            return Err(ProxyError::BadRequest);
+        }
+        named?;
+
+        if let Some(target) = &ctx.target
+            && target.port == Port::ENVD
+            && !settings.allows_envd_control(peer)
+        {
+            let raw = ctx.origin_form.as_deref().unwrap_or(request.raw_path());
+            if let Some(path) = envd_control_route(&target.upstream_target(raw)) {
+                return Err(ProxyError::EnvdControl { path });
+            }
+        }
+        if let (Some(limit), Some(length)) = (limits.body, content_length(request))
+            && length > limit
+        {
+            return Err(ProxyError::BodyTooLarge);
+        }
+
+        ctx.upgrade_named = request.headers.contains_key(header::UPGRADE);
+        ctx.upgrade = ctx.upgrade_named && keep_real_upgrade(request, &ctx.target, &settings);
+        ctx.grpc = request.version == Version::HTTP_2
+            && (origin.conn.protocol == ListenerProtocol::Grpc || is_grpc(&request.headers));
+        if control_plane {
+            ctx.destination = Destination::ControlPlane;
+        }
+        if body_empty && ctx.upgrade {
+            ctx.body_end = Some(Arc::default());
+        }
+        if body_empty && !ctx.upgrade {
+            ctx.body.request_done = true;
+            if request.version != Version::HTTP_2 {
+                origin.conn.join_next_head();
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the proxy's own answer.
+    pub(crate) async fn answer(
+        &self,
+        session: &mut Session,
+        ctx: &mut Context,
+        error: ProxyError,
+    ) -> Result<()> {
+        let settings = ctx.settings.answers;
+        let request = session.req_header();
+        let format = ResponseFormat::new(&request.method, &request.headers).identified(&ctx.request_id);
+        let format = match &ctx.target {
+            Some(target) => format.of(&target.id, target.port),
+            None => format,
+        };
+        let shown = if ctx.masked_as_unavailable { ProxyError::StoreUnavailable } else { error };
+        let own = render(shown, &format, settings);
+        let status = if own.success { own.status.as_u16() } else { shown.status(settings.dialect) };
+        let (retcode, reason) = if ctx.masked_as_unavailable {
+            (error.retcode(), error.reason())
+        } else {
+            (own.log_retcode, own.reason)
+        };
+        ctx.outcome = Some(Outcome { status, retcode, reason });
+        ctx.seen.head_sent = Some(own.status.as_u16());
+        if let Some(origin) = &ctx.origin
+            && session.req_header().version < Version::HTTP_2
+        {
+            origin.conn.join_next_head();
+        }
+        let mut head = Box::new(own.head(ctx.request_id.clone())?);
+        let (length, empty) = (own.body.len() as u64, own.body.is_empty());
+        if session.req_header().version == Version::HTTP_2 {
+            if head.headers.contains_key("grpc-status") {
+                // Trailers, which say no length.
+                head.remove_header(&header::CONTENT_LENGTH);
+            }
+            // The engine ends a stream with its head only where that is a task. A gRPC client takes
+            // its status from the header block that ends the stream.
+            let mut tasks = vec![HttpTask::Header(head, empty)];
+            if !empty {
+                tasks.push(HttpTask::Body(Some(own.body), true));
+            }
+            session.write_response_tasks(tasks).await?;
+            ctx.body.down = length;
+            return Ok(());
+        }
+        session.write_response_header(head, empty).await?;
+        ctx.body.down = length;
+        if !empty {
+            session.write_response_body(Some(own.body), true).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A head that names no sandbox in any form is told so; one that is no good head, that.
+pub(crate) fn error_of(error: BadRequest) -> ProxyError {
+    match error {
+        BadRequest::Id(_)
+        | BadRequest::Port(_)
+        | BadRequest::HeaderPair
+        | BadRequest::HeaderTwice
+        | BadRequest::PathForm
+        | BadRequest::NoForm => ProxyError::BadTarget,
+        _ => ProxyError::BadRequest,
+    }
+}
+
+/// Whether the engine took something away from the target (it cuts a `#` and what follows) or
+/// encoded something in it (`odd_line` is what came in), so that it would not reach the sandbox as
+/// it was sent.
+fn engine_changed_target(session: &Session, odd_line: Option<&[u8]>) -> bool {
+    let Some(http1) = session.downstream_session.as_http1() else { return false };
+    let raw = http1.get_headers_raw_bytes();
+    // Empty lines before the request line are ignored (RFC 9112, 2.2).
+    let line = raw.trim_ascii_start().split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_end();
+    let sent = line.split(|b| *b == b' ').nth(1).unwrap_or_default();
+    sent != session.req_header().raw_path() || odd_line.is_some_and(|seen| is_line_of(seen, line))
+}
+
+/// Says to the client's stream where the body of an HTTP/1.1 request ends, as the engine sees it.
+fn frame_body(session: &Session, ctx: &Context) {
+    let (Some(origin), Some(_)) = (&ctx.origin, session.downstream_session.as_http1()) else { return };
+    let request = session.req_header();
+    origin.conn.frame_body(if request.headers.contains_key(header::TRANSFER_ENCODING) {
+        Framing::Chunked
+    } else {
+        Framing::Length(content_length(request).unwrap_or(0))
+    });
+}
+
+/// Whether the engine has found the end of the head elsewhere than the stream it reads from: what
+/// follows would be taken for a body by the one and for a request by the other.
+fn engine_read_another_head(session: &Session, ctx: &Context) -> bool {
+    let (Some(origin), Some(http1)) = (&ctx.origin, session.downstream_session.as_http1()) else {
+        return false;
+    };
+    http1.get_headers_raw_bytes().len() != origin.conn.head_given()
+}
+
+/// Transfer-Encoding beside Content-Length, which the engine has silently dropped by now: what was
+/// sent is looked at, and only where there is a Transfer-Encoding at all.
+fn has_both_framings(session: &Session) -> bool {
+    if !session.req_header().headers.contains_key(header::TRANSFER_ENCODING) {
+        return false;
+    }
+    let Some(session) = session.downstream_session.as_http1() else { return true };
+    session.get_headers_raw_bytes().split(|b| *b == b'\n').any(|line| {
+        let name = line.split(|b| *b == b':').next().unwrap_or_default();
+        name.trim_ascii().eq_ignore_ascii_case(b"content-length")
+    })
+}
+
+/// RFC 9112, 6: the one transfer coding is chunked, and a length is one number. The engine has
+/// refused lengths that differ; equal ones become one.
+fn good_framing(request: &mut pingora_http::RequestHeader) -> bool {
+    let mut codings = request.headers.get_all(header::TRANSFER_ENCODING).iter();
+    if let Some(coding) = codings.next() {
+        let chunked = coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+        if !chunked || codings.next().is_some() {
+            return false;
+        }
+    }
+    let mut lengths = request.headers.get_all(header::CONTENT_LENGTH).iter();
+    let Some(first) = lengths.next() else { return true };
+    if lengths.next().is_none() && first.as_bytes().iter().all(u8::is_ascii_digit) {
+        return true;
+    }
+    match content_length(request) {
+        Some(length) => request.insert_header(header::CONTENT_LENGTH, length).is_ok(),
+        None => false,
+    }
+}
+
+/// The length of the body as the head says it; the first of a list of equal ones.
+fn content_length(request: &pingora_http::RequestHeader) -> Option<u64> {
+    let value = request.headers.get(header::CONTENT_LENGTH)?;
+    let first = value.to_str().ok()?.split(',').next()?.trim();
+    (!first.is_empty() && first.bytes().all(|b| b.is_ascii_digit())).then(|| first.parse().ok())?
+}
+
+/// The pieces into which an HTTP/2 client cut its cookie (RFC 9113, 8.2.3); 0 in HTTP/1, where
+/// each header is a header.
+fn cookie_crumbs(request: &pingora_http::RequestHeader) -> usize {
+    if request.version != Version::HTTP_2 {
+        return 0;
+    }
+    request.headers.get_all(header::COOKIE).iter().count()
+}
+
+/// The bytes of the header section as HTTP/1.1 would write it, cookie crumbs joined: between two of
+/// them is `; `.
+fn h2_head_len(headers: &http::HeaderMap) -> usize {
+    let mut cookies = 0;
+    let mut bytes = 0;
+    for (name, value) in headers {
+        bytes += name.as_str().len() + value.len() + 4;
+        cookies += usize::from(name == header::COOKIE);
+    }
+    // The name and line of all but the first make room for the separator.
+    bytes - cookies.saturating_sub(1) * "cookie: \r\n".len().saturating_sub("; ".len())
+}
+
+/// Whether a request with an `Upgrade` asks for one that is passed on; where it does not, the field
+/// goes, so that the engine sees none either (connections.md, WebSocket and upgrades).
+fn keep_real_upgrade(
+    request: &mut pingora_http::RequestHeader,
+    target: &Option<cube_route::SandboxTarget>,
+    settings: &crate::settings::Settings,
+) -> bool {
+    let nominated = crate::proxy::upstream_request_filter::connection_tokens(&request.headers)
+        .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
+    let mut protocols = request.headers.get_all(header::UPGRADE).iter();
+    let protocol = protocols.next().map(|value| value.as_bytes().trim_ascii()).unwrap_or_default();
+    let names =
+        |name: &[u8]| protocol.split(|b| *b == b',').any(|one| one.trim_ascii().eq_ignore_ascii_case(name));
+    let only_websocket = settings.answers.dialect == crate::error_response::Dialect::E2b
+        && target.as_ref().is_some_and(|target| target.port == Port::ENVD);
+    let real = request.version == Version::HTTP_11
+        && nominated
+        && protocols.next().is_none()
+        && !protocol.is_empty()
+        && !names(b"h2c")
+        && (!only_websocket || protocol.eq_ignore_ascii_case(b"websocket"));
+    if !real {
+        request.remove_header(&header::UPGRADE);
+    }
+    real
+}

@@ -1,0 +1,235 @@
+//! What the sandbox sees (routing.md): the head that goes upstream.
+
+use std::time::Instant;
+
+use cube_route::{RequestRewrite, forwarded_headers};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
+use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora_http::RequestHeader;
+use pingora_proxy::Session;
+
+use crate::connection::ip_value;
+use crate::proxy::context::{Context, Destination};
+use crate::proxy::state::{ProxyState, header_text};
+
+/// Fields that end at the proxy, whatever they say.
+static HOP_BY_HOP: [HeaderName; 6] = [
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    header::TRAILER,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+];
+
+static DESTINATION: HeaderName = HeaderName::from_static("destination");
+static X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+
+impl ProxyState {
+    /// Turns the client's head into the sandbox's.
+    pub(crate) fn filter_upstream_request(
+        &self,
+        session: &Session,
+        request: &mut RequestHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        let Some(origin) = ctx.origin.clone() else {
+            return Err(Error::new_in(ErrorType::InternalError));
+        };
+        let settings = ctx.settings.clone();
+        let peer = origin.conn.peer.ip().to_canonical();
+        let trusted = settings.trusts(peer);
+
+        let client = session.req_header();
+        if ctx.grpc || client.version == Version::HTTP_2 || ctx.origin_form.is_some() || has_prefix(ctx) {
+            let target = ctx.upstream_target(client.raw_path()).into_owned();
+            request.set_raw_path(&target)?;
+        }
+
+        remove_hop_by_hop(request, ctx);
+        remove_reserved(request, trusted, settings.forward_credentials, &ctx.destination);
+        join_cookies(request)?;
+        if client.version < Version::HTTP_11 {
+            // An HTTP/1.0 client knows no 100, so its expectation is ignored (RFC 9110, 10.1.1).
+            request.remove_header(&header::EXPECT);
+        }
+        if client.version == Version::HTTP_2 && !ctx.grpc {
+            say_empty_body(request, ctx)?;
+        }
+
+        request_rewrite(request, ctx, client.raw_path())?;
+        let host = HeaderValue::from_maybe_shared(ctx.host.clone())
+            .or_err(ErrorType::InternalError, "a host as a header")?;
+        match (&ctx.masked_host, &ctx.destination) {
+            (Some(mask), Destination::Sandbox(_)) => request.insert_header(header::HOST, mask)?,
+            // Most often it is there already, as the client sent it.
+            _ if request.headers.get(header::HOST) == Some(&host) => {}
+            _ => request.insert_header(header::HOST, &host)?,
+        }
+        request.insert_header("X-Forwarded-Host", host)?;
+        let proto = forwarded_headers::forwarded_proto(
+            &client.headers,
+            trusted,
+            origin.conn.protocol.scheme() == "https",
+        );
+        let proto = HeaderValue::from_static(proto);
+        request.insert_header("X-Forwarded-Proto", &proto)?;
+        ctx.seen.forwarded_proto = Some(proto);
+        let real_ip = match ctx.seen.real_ip {
+            Some(ip) if ip != peer => ip_value(ip),
+            _ => origin.conn.peer_text().clone(),
+        };
+        let chain = ctx.seen.forwarded_for.get_or_insert_with(|| origin.conn.peer_text().clone());
+        request.insert_header("X-Forwarded-For", &*chain)?;
+        request.insert_header("X-Real-IP", real_ip)?;
+        match ctx.target.as_ref().and_then(|target| target.prefix(ctx.origin_form(client.raw_path()))) {
+            Some(prefix) => request.insert_header("X-Forwarded-Prefix", prefix)?,
+            // It belongs to the path form alone, whoever sends it.
+            None => drop(request.remove_header(&X_FORWARDED_PREFIX)),
+        }
+        request.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
+        if ctx.upgrade {
+            request.insert_header(header::CONNECTION, "Upgrade")?;
+        }
+        ctx.attempts.tally.sent = ctx.attempts.tally.sent.saturating_add(1);
+        ctx.attempts.sent_at = Some(Instant::now());
+        self.stamp(ctx);
+        Ok(())
+    }
+}
+
+/// HTTP/2 tells the end of a request in its frames, HTTP/1.1 has nothing but the length for it: for
+/// methods that mean to send content it is to be said even where it is 0 (RFC 9110, 8.6), and some
+/// servers refuse them without (411).
+fn say_empty_body(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+    let with_content = matches!(ctx.method, Method::POST | Method::PUT | Method::PATCH);
+    if with_content && ctx.body.request_done && !request.headers.contains_key(header::CONTENT_LENGTH) {
+        request.insert_header(header::CONTENT_LENGTH, 0)?;
+    }
+    Ok(())
+}
+
+/// Has the headers that name the client's own host, or the prefix, name what the sandbox knows.
+fn request_rewrite(request: &mut RequestHeader, ctx: &Context, raw: &[u8]) -> Result<()> {
+    let (Some(target), Destination::Sandbox(_)) = (&ctx.target, &ctx.destination) else { return Ok(()) };
+    let prefix = target.prefix(ctx.origin_form(raw));
+    if prefix.is_none() && ctx.masked_host.is_none() {
+        return Ok(());
+    }
+    let client_host = std::str::from_utf8(&ctx.host).unwrap_or_default();
+    let upstream_host = ctx.masked_host.as_ref().map_or(client_host, header_text);
+    let way = RequestRewrite { prefix, client_host, upstream_host };
+    rewrite(request, &header::ORIGIN, |value| way.origin(value))?;
+    rewrite(request, &header::REFERER, |value| way.referer(value))?;
+    rewrite(request, &DESTINATION, |value| way.destination(value))
+}
+
+/// Puts each value of a header through `change`; what does not change stays as it is.
+fn rewrite(
+    request: &mut RequestHeader,
+    name: &HeaderName,
+    change: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Result<()> {
+    let values = request.headers.get_all(name).iter();
+    let changed: Vec<Option<Vec<u8>>> = values.map(|value| change(value.as_bytes())).collect();
+    if changed.iter().all(Option::is_none) {
+        return Ok(());
+    }
+    let values: Vec<HeaderValue> = request.headers.get_all(name).iter().cloned().collect();
+    request.remove_header(name);
+    for (value, changed) in values.into_iter().zip(changed) {
+        let value = match changed {
+            Some(bytes) => HeaderValue::from_maybe_shared(bytes::Bytes::from(bytes))
+                .or_err(ErrorType::InvalidHTTPHeader, "a rewritten request header")?,
+            None => value,
+        };
+        request.append_header(name, value)?;
+    }
+    Ok(())
+}
+
+fn has_prefix(ctx: &Context) -> bool {
+    ctx.target.as_ref().is_some_and(|target| target.form == cube_route::RoutingForm::Path)
+}
+
+/// The field names that `Connection` nominates.
+pub(crate) fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|b| *b == b','))
+        .map(<[u8]>::trim_ascii)
+        .filter(|token| !token.is_empty())
+}
+
+fn remove_hop_by_hop(request: &mut RequestHeader, ctx: &Context) {
+    if request.headers.contains_key(header::CONNECTION) {
+        let nominated: Vec<HeaderName> = connection_tokens(&request.headers)
+            .filter_map(|token| HeaderName::from_bytes(token).ok())
+            // A length is framing, not a field of this hop's own; Upgrade has its own rule.
+            .filter(|name| *name != header::CONTENT_LENGTH && *name != header::UPGRADE)
+            .collect();
+        for name in &nominated {
+            request.remove_header(name);
+        }
+    }
+    // One walk over the fields tells whether there is anything to remove: most often there is not.
+    if request.headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        for name in &HOP_BY_HOP {
+            request.remove_header(name);
+        }
+    }
+    if !ctx.upgrade {
+        request.remove_header(&header::UPGRADE);
+    }
+    // gRPC asks for trailers; nothing else of TE is for the next hop.
+    if request.headers.contains_key(header::TE) {
+        let trailers = ctx.grpc
+            && request
+                .headers
+                .get_all(header::TE)
+                .iter()
+                .any(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"trailers"));
+        request.remove_header(&header::TE);
+        if trailers {
+            // Cannot fail: both are valid; and a lost TE is no fault of the request.
+            let _ = request.insert_header(header::TE, "trailers");
+        }
+    }
+}
+
+/// What only the proxy may say, and what is said to the proxy alone.
+fn remove_reserved(
+    request: &mut RequestHeader,
+    trusted: bool,
+    forward_credentials: bool,
+    destination: &Destination,
+) {
+    let keep_credentials = forward_credentials && matches!(destination, Destination::Sandbox(_));
+    let reserved: Vec<HeaderName> = request
+        .headers
+        .keys()
+        .filter(|name| {
+            let name = name.as_str();
+            (!trusted && forwarded_headers::is_reserved_header(name))
+                || (!keep_credentials && forwarded_headers::is_credential(name))
+        })
+        .cloned()
+        .collect();
+    for name in &reserved {
+        request.remove_header(name);
+    }
+}
+
+/// HTTP/2 clients may send a cookie in pieces; HTTP/1.1 has one field (RFC 9113, 8.2.3).
+fn join_cookies(request: &mut RequestHeader) -> Result<()> {
+    let mut cookies = request.headers.get_all(header::COOKIE).iter();
+    if cookies.next().is_none() || cookies.next().is_none() {
+        return Ok(());
+    }
+    let pieces: Vec<&[u8]> =
+        request.headers.get_all(header::COOKIE).iter().map(|value| value.as_bytes()).collect();
+    let joined = HeaderValue::from_bytes(&pieces.join(&b"; "[..]))
+        .or_err(ErrorType::InvalidHTTPHeader, "joining cookies")?;
+    request.insert_header(header::COOKIE, joined)
+}

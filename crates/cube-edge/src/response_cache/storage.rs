@@ -1,0 +1,121 @@
+//! The cache in the engine's terms.
+//!
+//! The engine wants a storage that lives for ever. This one holds nothing: which cache is meant,
+//! and what it has, comes with each request's key, so that a proxy's cache goes with the proxy.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cube_resolver::RouteEntry;
+use pingora_cache::key::CacheKey;
+use pingora_cache::storage::{HandleHit, HitHandler, MissHandler, PurgeOutcome, PurgeTarget, PurgeType};
+use pingora_cache::trace::SpanHandle;
+use pingora_cache::{CacheMeta, Storage};
+use pingora_core::{Error, ErrorType, Result};
+
+use super::ResponseCache;
+use super::miss_handler::{Filling, Plan};
+use super::store::Stored;
+
+/// Pieces in which a stored body is written: between two of them a kill is noticed, and a slow
+/// client is given time for each.
+const PIECE: usize = 64 * 1024;
+
+/// What the key of a request carries.
+#[derive(Clone)]
+pub(crate) struct Ticket {
+    pub(crate) cache: Arc<ResponseCache>,
+    pub(crate) entry: Arc<RouteEntry>,
+    pub(crate) found: Option<Arc<Stored>>,
+}
+
+/// The storage.
+pub(crate) struct Engine;
+
+/// The one that there is.
+pub(crate) static ENGINE: Engine = Engine;
+
+/// What the engine is to know of an answer: it asks us, not this, how fresh it is.
+pub(crate) fn meta(head: pingora_http::ResponseHeader) -> CacheMeta {
+    let now = SystemTime::now();
+    CacheMeta::new(now, now, 0, 0, head)
+}
+
+#[async_trait]
+impl Storage for Engine {
+    async fn lookup(
+        &'static self,
+        key: &CacheKey,
+        _trace: &SpanHandle,
+    ) -> Result<Option<(CacheMeta, HitHandler)>> {
+        let found = key.extensions.get::<Ticket>().and_then(|ticket| ticket.found.as_ref());
+        Ok(found.map(|stored| -> (CacheMeta, HitHandler) {
+            (meta(stored.head.clone()), Box::new(Hit(stored.body.clone())))
+        }))
+    }
+
+    async fn get_miss_handler(
+        &'static self,
+        key: &CacheKey,
+        meta: &CacheMeta,
+        _trace: &SpanHandle,
+    ) -> Result<MissHandler> {
+        let (Some(ticket), Some(plan)) =
+            (key.extensions.get::<Ticket>().cloned(), meta.extensions().get::<Plan>().cloned())
+        else {
+            return Error::e_explain(ErrorType::InternalError, "an answer that nothing is known about");
+        };
+        let head = meta.response_header();
+        Ok(Box::new(Filling::new(ticket.cache, ticket.entry, key.primary_key(), plan, head)?))
+    }
+
+    /// Nobody purges: answers are forgotten by sandbox, and dropped for others.
+    async fn purge(
+        &'static self,
+        _target: PurgeTarget<'_>,
+        _type: PurgeType,
+        _trace: &SpanHandle,
+    ) -> Result<PurgeOutcome> {
+        Ok(PurgeOutcome::NotFound)
+    }
+
+    /// Nothing is asked for again to hold longer.
+    async fn update_meta(&'static self, _: &CacheKey, _: &CacheMeta, _: &SpanHandle) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn as_any(&self) -> &(dyn Any + Send + Sync + 'static) {
+        self
+    }
+}
+
+/// What is left to be read of a stored body.
+struct Hit(Bytes);
+
+#[async_trait]
+impl HandleHit for Hit {
+    async fn read_body(&mut self) -> Result<Option<Bytes>> {
+        let piece = self.0.split_to(self.0.len().min(PIECE));
+        Ok((!piece.is_empty()).then_some(piece))
+    }
+
+    async fn finish(
+        self: Box<Self>,
+        _storage: &'static (dyn Storage + Sync),
+        _key: &CacheKey,
+        _trace: &SpanHandle,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    fn as_any(&self) -> &(dyn Any + Send + Sync) {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut (dyn Any + Send + Sync) {
+        self
+    }
+}
