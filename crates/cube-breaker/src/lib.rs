@@ -5,15 +5,15 @@
 //! two loads.
 
 mod breaker;
-mod follow;
+mod faulty_set;
 mod metrics;
 mod nodes;
 mod permit;
 mod settings;
 
 #[cfg(test)]
-mod scripted;
+mod testbed;
 
-pub use breaker::{Breaker, Verdict};
-pub use permit::{ConnectFailure, Permit};
+pub use breaker::{Breaker, BreakerVerdict};
+pub use permit::{ConnectFailure, DialPermit};
 pub use settings::{BreakerError, Settings};

@@ -21,7 +21,7 @@ pub(crate) const MAX_NODES: usize = 4096;
 
 /// What may be done with a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Allowed {
+pub(crate) enum DialDecision {
     /// Dial.
     Yes,
     /// Dial; the connect decides whether the node is well again. Holds the node's probe place,
@@ -32,7 +32,7 @@ pub(crate) enum Allowed {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenBreaker {
     /// Refused until then.
     until: Instant,
     /// How long it was refused this time, before jitter.
@@ -42,16 +42,16 @@ struct Open {
 }
 
 #[derive(Debug)]
-struct Node {
+struct TroubledNode {
     /// The sandboxes whose connects failed, and when each did last: never more than it takes.
     failed: Vec<(SandboxId, Instant)>,
-    open: Option<Open>,
+    open: Option<OpenBreaker>,
     touched: Instant,
 }
 
 /// What a report has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum BreakerChange {
     Nothing,
     /// The breaker opened.
     Tripped,
@@ -61,12 +61,12 @@ pub(crate) enum Change {
 
 /// All nodes with something wrong.
 #[derive(Debug, Default)]
-pub(crate) struct Nodes {
-    map: HashMap<IpAddr, Node, ahash::RandomState>,
+pub(crate) struct NodeTable {
+    map: HashMap<IpAddr, TroubledNode, ahash::RandomState>,
     tickets: u64,
 }
 
-impl Nodes {
+impl NodeTable {
     pub(crate) fn len(&self) -> usize {
         self.map.len()
     }
@@ -82,13 +82,13 @@ impl Nodes {
         sandbox: Option<&SandboxId>,
         now: Instant,
         settings: &Settings,
-    ) -> Allowed {
-        let Some(node) = self.map.get_mut(&ip) else { return Allowed::Yes };
-        let Some(open) = &mut node.open else { return Allowed::Yes };
+    ) -> DialDecision {
+        let Some(node) = self.map.get_mut(&ip) else { return DialDecision::Yes };
+        let Some(open) = &mut node.open else { return DialDecision::Yes };
         let tried = sandbox.is_none_or(|sandbox| node.failed.iter().any(|(id, _)| id == sandbox));
         let others_turn = !tried && node.failed.len() < settings.min_sandboxes;
         if open.probe.is_some() || (now < open.until && !others_turn) {
-            return Allowed::No;
+            return DialDecision::No;
         }
         if now >= open.until {
             // A new round: everybody may be the one who finds the node well.
@@ -97,14 +97,14 @@ impl Nodes {
         self.tickets += 1;
         open.probe = Some(self.tickets);
         node.touched = now;
-        Allowed::Probe(self.tickets)
+        DialDecision::Probe(self.tickets)
     }
 
     /// A connect to the node worked, or was refused by it, which only a node that lives does.
-    pub(crate) fn answered(&mut self, ip: IpAddr) -> Change {
+    pub(crate) fn connect_succeeded(&mut self, ip: IpAddr) -> BreakerChange {
         match self.map.remove(&ip) {
-            Some(Node { open: Some(_), .. }) => Change::Healed,
-            _ => Change::Nothing,
+            Some(TroubledNode { open: Some(_), .. }) => BreakerChange::Healed,
+            _ => BreakerChange::Nothing,
         }
     }
 
@@ -116,21 +116,24 @@ impl Nodes {
         probe: Option<u64>,
         now: Instant,
         settings: &Settings,
-    ) -> Change {
+    ) -> BreakerChange {
         self.make_room(ip, now, settings);
-        let node =
-            self.map.entry(ip).or_insert_with(|| Node { failed: Vec::new(), open: None, touched: now });
+        let node = self.map.entry(ip).or_insert_with(|| TroubledNode {
+            failed: Vec::new(),
+            open: None,
+            touched: now,
+        });
         node.touched = now;
         let window = settings.window;
         if node.open.is_none() {
             node.failed.retain(|(id, at)| id != sandbox && now.saturating_duration_since(*at) < window);
             node.failed.push((sandbox.clone(), now));
             if node.failed.len() < settings.min_sandboxes.max(1) {
-                return Change::Nothing;
+                return BreakerChange::Nothing;
             }
             let until = now + jitter(settings.open_min);
-            node.open = Some(Open { until, step: settings.open_min, probe: None });
-            return Change::Tripped;
+            node.open = Some(OpenBreaker { until, step: settings.open_min, probe: None });
+            return BreakerChange::Tripped;
         }
         // Connects that began before it opened tell nothing new.
         if let (Some(open), Some(_)) = (&mut node.open, probe)
@@ -145,11 +148,11 @@ impl Nodes {
                 node.failed.push((sandbox.clone(), now));
             }
         }
-        Change::Nothing
+        BreakerChange::Nothing
     }
 
     /// A probe ended without telling anything about the node.
-    pub(crate) fn give_back(&mut self, ip: IpAddr, probe: u64) {
+    pub(crate) fn release_probe(&mut self, ip: IpAddr, probe: u64) {
         if let Some(open) = self.map.get_mut(&ip).and_then(|node| node.open.as_mut())
             && open.probe == Some(probe)
         {
@@ -159,7 +162,7 @@ impl Nodes {
 
     /// Forgets what is too old to count: failed connects outside the window, and open breakers
     /// that nobody has asked about for longer than they would stay open.
-    pub(crate) fn forget_old(&mut self, now: Instant, settings: &Settings) {
+    pub(crate) fn expire(&mut self, now: Instant, settings: &Settings) {
         self.map.retain(|_, node| match &node.open {
             None => now.saturating_duration_since(node.touched) < settings.window,
             Some(open) => open.probe.is_some() || now < open.until + settings.open_max,
@@ -170,7 +173,7 @@ impl Nodes {
         if self.map.len() < MAX_NODES || self.map.contains_key(&ip) {
             return;
         }
-        self.forget_old(now, settings);
+        self.expire(now, settings);
         if self.map.len() >= MAX_NODES
             && let Some(quiet) = self.map.iter().min_by_key(|(_, node)| node.touched).map(|(ip, _)| *ip)
         {
@@ -191,15 +194,15 @@ mod tests {
     const NODE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
     /// Nodes with a time that the test moves.
-    struct World {
-        nodes: Nodes,
+    struct Testbed {
+        nodes: NodeTable,
         settings: Settings,
         now: Instant,
     }
 
-    impl World {
+    impl Testbed {
         fn new() -> Self {
-            Self { nodes: Nodes::default(), settings: Settings::default(), now: Instant::now() }
+            Self { nodes: NodeTable::default(), settings: Settings::default(), now: Instant::now() }
         }
 
         fn after(&mut self, seconds: f64) -> &mut Self {
@@ -207,17 +210,17 @@ mod tests {
             self
         }
 
-        fn fail(&mut self, sandbox: &str) -> Change {
+        fn fail(&mut self, sandbox: &str) -> BreakerChange {
             self.nodes.failed(NODE, &id(sandbox), None, self.now, &self.settings)
         }
 
-        fn ask(&mut self, sandbox: &str) -> Allowed {
+        fn ask(&mut self, sandbox: &str) -> DialDecision {
             self.nodes.check(NODE, Some(&id(sandbox)), self.now, &self.settings)
         }
 
         fn probe(&mut self, sandbox: &str) -> u64 {
             match self.ask(sandbox) {
-                Allowed::Probe(ticket) => ticket,
+                DialDecision::Probe(ticket) => ticket,
                 other => panic!("no probe but {other:?}"),
             }
         }
@@ -229,9 +232,9 @@ mod tests {
 
         fn trip(&mut self) {
             for sandbox in ["a", "b"] {
-                assert_eq!(self.fail(sandbox), Change::Nothing);
+                assert_eq!(self.fail(sandbox), BreakerChange::Nothing);
             }
-            assert_eq!(self.fail("c"), Change::Tripped);
+            assert_eq!(self.fail("c"), BreakerChange::Tripped);
         }
     }
 
@@ -241,145 +244,145 @@ mod tests {
 
     #[test]
     fn three_sandboxes_that_cannot_be_reached_open_it() {
-        let mut world = World::new();
-        world.trip();
-        assert_eq!(world.ask("d"), Allowed::No);
+        let mut testbed = Testbed::new();
+        testbed.trip();
+        assert_eq!(testbed.ask("d"), DialDecision::No);
         assert_eq!(
-            world.nodes.check(IpAddr::from([10, 0, 0, 2]), None, world.now, &world.settings),
-            Allowed::Yes
+            testbed.nodes.check(IpAddr::from([10, 0, 0, 2]), None, testbed.now, &testbed.settings),
+            DialDecision::Yes
         );
     }
 
     #[test]
     fn one_dead_sandbox_never_opens_it_however_often_it_fails() {
-        let mut world = World::new();
+        let mut testbed = Testbed::new();
         for _ in 0..1000 {
-            assert_eq!(world.after(0.01).fail("a"), Change::Nothing);
+            assert_eq!(testbed.after(0.01).fail("a"), BreakerChange::Nothing);
         }
-        assert_eq!(world.fail("b"), Change::Nothing);
-        assert_eq!(world.ask("c"), Allowed::Yes);
+        assert_eq!(testbed.fail("b"), BreakerChange::Nothing);
+        assert_eq!(testbed.ask("c"), DialDecision::Yes);
     }
 
     #[test]
     fn a_connect_that_works_in_between_forgets_the_failed_ones() {
-        let mut world = World::new();
-        world.fail("a");
-        world.fail("b");
-        assert_eq!(world.nodes.answered(NODE), Change::Nothing);
-        assert_eq!(world.fail("c"), Change::Nothing);
-        assert_eq!(world.fail("d"), Change::Nothing);
-        assert_eq!(world.fail("e"), Change::Tripped);
+        let mut testbed = Testbed::new();
+        testbed.fail("a");
+        testbed.fail("b");
+        assert_eq!(testbed.nodes.connect_succeeded(NODE), BreakerChange::Nothing);
+        assert_eq!(testbed.fail("c"), BreakerChange::Nothing);
+        assert_eq!(testbed.fail("d"), BreakerChange::Nothing);
+        assert_eq!(testbed.fail("e"), BreakerChange::Tripped);
     }
 
     #[test]
     fn failed_connects_outside_the_window_do_not_count() {
-        let mut world = World::new();
-        world.fail("a");
-        world.fail("b");
-        assert_eq!(world.after(10.1).fail("c"), Change::Nothing);
-        assert_eq!(world.fail("d"), Change::Nothing);
+        let mut testbed = Testbed::new();
+        testbed.fail("a");
+        testbed.fail("b");
+        assert_eq!(testbed.after(10.1).fail("c"), BreakerChange::Nothing);
+        assert_eq!(testbed.fail("d"), BreakerChange::Nothing);
     }
 
     #[test]
     fn it_stays_open_for_its_time_and_then_lets_one_probe_through() {
-        let mut world = World::new();
-        world.trip();
-        assert_eq!(world.after(4.4).ask("d"), Allowed::No);
-        world.after(1.2).probe("d");
-        assert_eq!(world.ask("e"), Allowed::No, "one at a time");
+        let mut testbed = Testbed::new();
+        testbed.trip();
+        assert_eq!(testbed.after(4.4).ask("d"), DialDecision::No);
+        testbed.after(1.2).probe("d");
+        assert_eq!(testbed.ask("e"), DialDecision::No, "one at a time");
     }
 
     #[test]
     fn a_probe_that_works_closes_it() {
-        let mut world = World::new();
-        world.trip();
-        world.after(5.6).probe("d");
-        assert_eq!(world.nodes.answered(NODE), Change::Healed);
-        assert_eq!(world.ask("e"), Allowed::Yes);
-        assert_eq!(world.nodes.len(), 0);
+        let mut testbed = Testbed::new();
+        testbed.trip();
+        testbed.after(5.6).probe("d");
+        assert_eq!(testbed.nodes.connect_succeeded(NODE), BreakerChange::Healed);
+        assert_eq!(testbed.ask("e"), DialDecision::Yes);
+        assert_eq!(testbed.nodes.len(), 0);
     }
 
     #[test]
     fn probes_that_fail_double_the_time_up_to_the_most() {
-        let mut world = World::new();
-        world.trip();
+        let mut testbed = Testbed::new();
+        testbed.trip();
         for step in [5.0, 10.0, 20.0, 40.0, 60.0, 60.0] {
-            assert_eq!(world.after(step * 0.89).ask("a"), Allowed::No, "{step}");
-            world.after(step * 0.22).fail_probe("a");
+            assert_eq!(testbed.after(step * 0.89).ask("a"), DialDecision::No, "{step}");
+            testbed.after(step * 0.22).fail_probe("a");
         }
     }
 
     #[test]
     fn a_probe_given_back_leaves_its_place_to_the_next() {
-        let mut world = World::new();
-        world.trip();
-        let ticket = world.after(5.6).probe("d");
-        world.nodes.give_back(NODE, ticket);
-        world.probe("e");
-        world.nodes.give_back(NODE, ticket);
-        assert_eq!(world.ask("f"), Allowed::No, "an old ticket frees nobody's place");
+        let mut testbed = Testbed::new();
+        testbed.trip();
+        let ticket = testbed.after(5.6).probe("d");
+        testbed.nodes.release_probe(NODE, ticket);
+        testbed.probe("e");
+        testbed.nodes.release_probe(NODE, ticket);
+        assert_eq!(testbed.ask("f"), DialDecision::No, "an old ticket frees nobody's place");
     }
 
     #[test]
     fn a_dead_sandbox_does_not_take_its_neighbours_probes() {
-        let mut world = World::new();
-        world.trip();
-        world.after(5.6).fail_probe("a");
-        assert_eq!(world.ask("a"), Allowed::No);
-        world.probe("neighbour");
-        assert_eq!(world.nodes.answered(NODE), Change::Healed);
+        let mut testbed = Testbed::new();
+        testbed.trip();
+        testbed.after(5.6).fail_probe("a");
+        assert_eq!(testbed.ask("a"), DialDecision::No);
+        testbed.probe("neighbour");
+        assert_eq!(testbed.nodes.connect_succeeded(NODE), BreakerChange::Healed);
     }
 
     #[test]
     fn when_enough_sandboxes_have_failed_their_probe_all_wait() {
-        let mut world = World::new();
-        world.trip();
-        world.after(5.6);
+        let mut testbed = Testbed::new();
+        testbed.trip();
+        testbed.after(5.6);
         for sandbox in ["a", "b", "c"] {
-            world.fail_probe(sandbox);
+            testbed.fail_probe(sandbox);
         }
-        assert_eq!(world.ask("d"), Allowed::No);
-        assert_eq!(world.after(8.9).ask("d"), Allowed::No, "the time doubled once, not thrice");
-        world.after(2.2).probe("d");
+        assert_eq!(testbed.ask("d"), DialDecision::No);
+        assert_eq!(testbed.after(8.9).ask("d"), DialDecision::No, "the time doubled once, not thrice");
+        testbed.after(2.2).probe("d");
     }
 
     #[test]
     fn a_connect_that_began_before_it_opened_changes_nothing() {
-        let mut world = World::new();
-        world.trip();
-        world.after(4.0);
+        let mut testbed = Testbed::new();
+        testbed.trip();
+        testbed.after(4.0);
         for sandbox in ["d", "e", "f"] {
-            assert_eq!(world.fail(sandbox), Change::Nothing);
+            assert_eq!(testbed.fail(sandbox), BreakerChange::Nothing);
         }
-        world.after(1.6).probe("g");
+        testbed.after(1.6).probe("g");
     }
 
     #[test]
     fn what_is_old_is_forgotten() {
-        let mut world = World::new();
-        world.fail("a");
-        world.after(10.1);
-        world.nodes.forget_old(world.now, &world.settings);
-        assert_eq!(world.nodes.len(), 0);
-        world.trip();
-        world.after(60.0);
-        world.nodes.forget_old(world.now, &world.settings);
-        assert_eq!(world.nodes.len(), 1);
-        world.after(6.0);
-        world.nodes.forget_old(world.now, &world.settings);
-        assert_eq!(world.nodes.len(), 0);
+        let mut testbed = Testbed::new();
+        testbed.fail("a");
+        testbed.after(10.1);
+        testbed.nodes.expire(testbed.now, &testbed.settings);
+        assert_eq!(testbed.nodes.len(), 0);
+        testbed.trip();
+        testbed.after(60.0);
+        testbed.nodes.expire(testbed.now, &testbed.settings);
+        assert_eq!(testbed.nodes.len(), 1);
+        testbed.after(6.0);
+        testbed.nodes.expire(testbed.now, &testbed.settings);
+        assert_eq!(testbed.nodes.len(), 0);
     }
 
     #[test]
     fn the_table_is_bounded_and_the_quietest_node_goes() {
-        let mut world = World::new();
-        world.fail("a");
+        let mut testbed = Testbed::new();
+        testbed.fail("a");
         for node in 0..u32::try_from(MAX_NODES).unwrap() {
-            world.after(0.0001);
+            testbed.after(0.0001);
             let ip = IpAddr::from(node.to_be_bytes());
-            world.nodes.failed(ip, &id("a"), None, world.now, &world.settings);
+            testbed.nodes.failed(ip, &id("a"), None, testbed.now, &testbed.settings);
         }
-        assert_eq!(world.nodes.len(), MAX_NODES);
-        assert!(!world.nodes.map.contains_key(&NODE));
+        assert_eq!(testbed.nodes.len(), MAX_NODES);
+        assert!(!testbed.nodes.map.contains_key(&NODE));
     }
 }

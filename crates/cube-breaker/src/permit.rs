@@ -25,7 +25,7 @@ pub enum ConnectFailure {
 /// The leave to dial one address once. Reporting costs one load while nothing is wrong anywhere.
 /// Dropped without a report it gives its probe place back. To be reported for new connections
 /// only: one from a pool says nothing about the node now.
-pub struct Permit {
+pub struct DialPermit {
     breaker: Arc<Breaker>,
     /// None: the sandbox is on this node, and its connects tell nothing about a node.
     node: Option<IpAddr>,
@@ -34,7 +34,7 @@ pub struct Permit {
     reported: AtomicBool,
 }
 
-impl Permit {
+impl DialPermit {
     pub(crate) fn new(breaker: &Arc<Breaker>, node: Option<IpAddr>, probe: Option<u64>) -> Self {
         Self { breaker: Arc::clone(breaker), node, probe, reported: AtomicBool::new(false) }
     }
@@ -43,7 +43,7 @@ impl Permit {
     pub fn connected(&self) {
         self.reported.store(true, Ordering::Relaxed);
         if let Some(node) = self.node {
-            self.breaker.answered(node);
+            self.breaker.connect_succeeded(node);
         }
     }
 
@@ -57,22 +57,22 @@ impl Permit {
             }
             ConnectFailure::Refused => {
                 self.reported.store(true, Ordering::Relaxed);
-                self.breaker.answered(node);
+                self.breaker.connect_succeeded(node);
             }
             ConnectFailure::Other => {}
         }
     }
 }
 
-impl Drop for Permit {
+impl Drop for DialPermit {
     fn drop(&mut self) {
         if let (Some(node), Some(probe), false) = (self.node, self.probe, *self.reported.get_mut()) {
-            self.breaker.give_back(node, probe);
+            self.breaker.release_probe(node, probe);
         }
     }
 }
 
-impl fmt::Debug for Permit {
+impl fmt::Debug for DialPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit").field("node", &self.node).field("probe", &self.probe).finish_non_exhaustive()
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cube_breaker::Verdict;
+use cube_breaker::BreakerVerdict;
 use cube_lifecycle::{Gate, Held, Refusal};
 use cube_metadata::FieldValue;
 use cube_resolver::{Lookup, RouteEntry, RouteError, TokenVerdict};
@@ -177,9 +177,9 @@ impl ProxyState {
         let route = cube_resolver::route(&entry.record, target.port, node_ip, &ctx.settings.guard)
             .map_err(error_of_route)?;
         let permit = match self.breaker.check_for(route.node, route.address.ip(), &target.id) {
-            Verdict::Pass(permit) => permit,
-            Verdict::Faulty => return Err(ProxyError::FaultyNode),
-            Verdict::Open => return Err(ProxyError::BreakerOpen),
+            BreakerVerdict::Pass(permit) => permit,
+            BreakerVerdict::Faulty => return Err(ProxyError::FaultyNode),
+            BreakerVerdict::Open => return Err(ProxyError::BreakerOpen),
         };
         ctx.destination = Destination::Sandbox(Sandbox { entry, route, permit });
         Ok(())

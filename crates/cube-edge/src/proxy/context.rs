@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cube_breaker::Permit;
+use cube_breaker::DialPermit;
 use cube_resolver::{Route, RouteEntry};
 use cube_route::SandboxTarget;
 use http::{HeaderValue, Method};
@@ -38,7 +38,7 @@ pub(crate) enum Destination {
 pub(crate) struct Sandbox {
     pub(crate) entry: Arc<RouteEntry>,
     pub(crate) route: Route,
-    pub(crate) permit: Permit,
+    pub(crate) permit: DialPermit,
 }
 
 /// How a request ended.

@@ -21,7 +21,7 @@ impl Breaker {
         loop {
             let read_at = Instant::now();
             self.refresh().await;
-            self.forget_old();
+            self.expire();
             if self.wait(&mut events, read_at).await.is_err() {
                 return;
             }

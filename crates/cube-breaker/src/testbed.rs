@@ -11,14 +11,14 @@ use cube_route::SandboxId;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
-pub(crate) struct FaultySet {
+pub(crate) struct ScriptedStore {
     /// None: the store cannot answer.
     pub(crate) nodes: Mutex<Option<HashSet<IpAddr>>>,
     pub(crate) reads: AtomicUsize,
     pub(crate) events: broadcast::Sender<StoreEvent>,
 }
 
-impl FaultySet {
+impl ScriptedStore {
     pub(crate) fn new(nodes: &[&str]) -> Arc<Self> {
         let set =
             Self { nodes: Mutex::default(), reads: AtomicUsize::new(0), events: broadcast::Sender::new(4) };
@@ -32,7 +32,7 @@ impl FaultySet {
 }
 
 #[async_trait]
-impl MetadataStore for FaultySet {
+impl MetadataStore for ScriptedStore {
     async fn fetch(&self, _: &SandboxId) -> Result<Snapshot, StoreError> {
         Ok(Snapshot::default())
     }
