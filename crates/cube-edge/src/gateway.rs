@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use cube_breaker::Breaker;
-use cube_lifecycle::{Hooks, Lifecycle};
+use cube_lifecycle::{Lifecycle, LifecycleHooks};
 use cube_metadata::{MetadataStore, Snapshot, SnapshotObserver};
 use cube_resolver::{Resolver, Revocation};
 use cube_route::SandboxId;
@@ -285,7 +285,7 @@ struct SandboxHooks {
     live: Arc<ActiveRequests>,
 }
 
-impl Hooks for SandboxHooks {
+impl LifecycleHooks for SandboxHooks {
     fn resumed(&self, id: &SandboxId) {
         if let Some(resolver) = self.resolver.get() {
             resolver.advance(id);

@@ -19,11 +19,11 @@ use crate::clock::Moment;
 
 const SHARDS: usize = 64;
 /// No second write within this time.
-const WRITE_EVERY_MS: u64 = 1000;
+const STAMP_INTERVAL_MS: u64 = 1000;
 /// Answers whose `now` is remembered: more than several readers get in a quarter of an hour.
-const CURSORS: usize = 1024;
+const MAX_CURSORS: usize = 1024;
 /// The most bytes of an answer; its reader stops at 1 MiB.
-const ANSWER_BYTES: usize = 768 * 1024;
+const MAX_RESPONSE_BYTES: usize = 768 * 1024;
 
 type Stamps = HashMap<SandboxId, AtomicU64, ahash::RandomState>;
 
@@ -46,7 +46,7 @@ struct Cursors(Mutex<VecDeque<(u64, u64)>>);
 impl Cursors {
     fn add(&self, unix: u64, steady: u64) {
         let mut known = self.0.lock();
-        if known.len() >= CURSORS {
+        if known.len() >= MAX_CURSORS {
             known.pop_front();
         }
         known.push_back((unix, steady));
@@ -93,7 +93,7 @@ impl Activity {
             let stamps = shard.read();
             if let Some(stamp) = stamps.get(id) {
                 let last = stamp.load(Ordering::Relaxed);
-                if now.saturating_sub(last) >= WRITE_EVERY_MS && alive() {
+                if now.saturating_sub(last) >= STAMP_INTERVAL_MS && alive() {
                     // The loser of a race stamped the same moment.
                     let next = self.above_listed(now);
                     let _ = stamp.compare_exchange(last, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Activity {
         }
         let mut stamps = shard.write();
         if stamps.len() >= self.per_shard && !stamps.contains_key(id) {
-            drop_oldest(&mut stamps);
+            evict_oldest(&mut stamps);
         }
         stamps.insert(id.clone(), AtomicU64::new(self.above_listed(now)));
     }
@@ -124,7 +124,7 @@ impl Activity {
             }
         } else if alive() {
             if stamps.len() >= self.per_shard {
-                drop_oldest(&mut stamps);
+                evict_oldest(&mut stamps);
             }
             stamps.insert(id.clone(), AtomicU64::new(self.above_listed(stamp)));
         }
@@ -152,7 +152,7 @@ impl Activity {
 
     /// Goes on where the listings of another process ended; later than `now` is of a clock that was
     /// ahead. Its stamps must be taken before.
-    pub(crate) fn go_on_from(&self, listed: u64, cursors: &[(u64, u64)], now: u64) {
+    pub(crate) fn continue_from(&self, listed: u64, cursors: &[(u64, u64)], now: u64) {
         self.listed.fetch_max(listed.min(now), Ordering::SeqCst);
         for (unix, steady) in cursors {
             self.cursors.add(*unix, (*steady).min(now));
@@ -204,7 +204,7 @@ impl Activity {
             );
         }
         entries.sort_unstable_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
-        let covered = self.cut(&mut entries).unwrap_or(moment.steady);
+        let covered = self.truncate_to_response(&mut entries).unwrap_or(moment.steady);
         let now = moment.unix(covered);
         self.cursors.add(now, covered);
         for (_, stamp) in &mut entries {
@@ -214,11 +214,11 @@ impl Activity {
     }
 
     /// Cuts `entries` to what an answer holds; the last stamp in it if something was cut.
-    fn cut(&self, entries: &mut Vec<(SandboxId, u64)>) -> Option<u64> {
-        let mut bytes = HEAD_BYTES;
+    fn truncate_to_response(&self, entries: &mut Vec<(SandboxId, u64)>) -> Option<u64> {
+        let mut bytes = ENVELOPE_BYTES;
         let fits = entries.iter().take_while(|(id, _)| {
             bytes += id.as_str().len() + ENTRY_BYTES;
-            bytes <= ANSWER_BYTES
+            bytes <= MAX_RESPONSE_BYTES
         });
         let fits = fits.count();
         let rest = entries.split_off(fits);
@@ -247,7 +247,7 @@ impl Activity {
 }
 
 /// Makes room: an eighth of a full shard, so that the search for the oldest is rare.
-fn drop_oldest(stamps: &mut Stamps) {
+fn evict_oldest(stamps: &mut Stamps) {
     let mut ages: Vec<u64> = stamps.values().map(|stamp| stamp.load(Ordering::Relaxed)).collect();
     let at = ages.len() / 8;
     if at >= ages.len() {
@@ -264,7 +264,7 @@ fn drop_oldest(stamps: &mut Stamps) {
 }
 
 /// `{"now":,"since":,"count":,"entries":{}}` and three numbers.
-const HEAD_BYTES: usize = 40 + 3 * 20;
+const ENVELOPE_BYTES: usize = 40 + 3 * 20;
 /// `"":,` and a number.
 const ENTRY_BYTES: usize = 4 + 20;
 
@@ -273,7 +273,7 @@ impl LastActive {
     #[must_use]
     pub fn to_json(&self) -> String {
         let ids: usize = self.entries.iter().map(|(id, _)| id.as_str().len() + ENTRY_BYTES).sum();
-        let mut json = String::with_capacity(HEAD_BYTES + ids);
+        let mut json = String::with_capacity(ENVELOPE_BYTES + ids);
         let Self { now, since, count, entries } = self;
         // Writing to a String cannot fail, and an id has no byte that JSON would escape.
         let _ = write!(json, r#"{{"now":{now},"since":{since},"count":{count},"entries":{{"#);
@@ -303,8 +303,8 @@ mod tests {
         Moment { steady, offset: 0 }
     }
 
-    fn names(answer: &LastActive) -> Vec<(&str, u64)> {
-        answer.entries.iter().map(|(id, stamp)| (id.as_str(), *stamp)).collect()
+    fn names(response: &LastActive) -> Vec<(&str, u64)> {
+        response.entries.iter().map(|(id, stamp)| (id.as_str(), *stamp)).collect()
     }
 
     #[test]
@@ -314,9 +314,9 @@ mod tests {
             stamp(&activity, name, at);
         }
         assert_eq!(names(&activity.since(0, at(40_000))), [("a", 10_000), ("b", 20_000), ("c", 30_000)]);
-        let answer = activity.since(20_000, at(50_000));
-        assert_eq!(names(&answer), [("c", 30_000)]);
-        assert_eq!((answer.now, answer.since, answer.count), (50_000, 20_000, 3));
+        let response = activity.since(20_000, at(50_000));
+        assert_eq!(names(&response), [("c", 30_000)]);
+        assert_eq!((response.now, response.since, response.count), (50_000, 20_000, 3));
     }
 
     #[test]
@@ -351,11 +351,11 @@ mod tests {
             steady += 10;
             stamp(&activity, "b", steady);
             let now = Moment { steady: steady + 10, offset };
-            let answer = activity.since(since, now);
+            let response = activity.since(since, now);
             let unix = now.unix(now.steady);
-            assert_eq!(names(&answer), [("a", unix - 20), ("b", unix - 10)], "after {set}");
-            assert_eq!(answer.now, unix);
-            since = answer.now;
+            assert_eq!(names(&response), [("a", unix - 20), ("b", unix - 10)], "after {set}");
+            assert_eq!(response.now, unix);
+            since = response.now;
             steady += 5_000;
         }
     }
@@ -388,9 +388,9 @@ mod tests {
             let mut since = 0;
             loop {
                 let done = writers.iter().all(std::thread::ScopedJoinHandle::is_finished);
-                let answer = activity.since(since, at(clock.fetch_add(1, Ordering::Relaxed)));
-                since = answer.now;
-                seen.extend(answer.entries.into_iter().map(|(id, _)| id));
+                let response = activity.since(since, at(clock.fetch_add(1, Ordering::Relaxed)));
+                since = response.now;
+                seen.extend(response.entries.into_iter().map(|(id, _)| id));
                 if done {
                     break;
                 }
@@ -410,16 +410,16 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         let (mut since, mut answers) = (0, 0);
         loop {
-            let answer = activity.since(since, at(50_000));
-            assert_eq!(answer.count, 30_000);
-            assert!(answer.to_json().len() <= ANSWER_BYTES);
-            seen.extend(answer.entries.iter().map(|(id, _)| id.clone()));
+            let response = activity.since(since, at(50_000));
+            assert_eq!(response.count, 30_000);
+            assert!(response.to_json().len() <= MAX_RESPONSE_BYTES);
+            seen.extend(response.entries.iter().map(|(id, _)| id.clone()));
             answers += 1;
-            if answer.now >= 50_000 {
+            if response.now >= 50_000 {
                 break;
             }
-            assert_eq!(answer.now, answer.entries.last().unwrap().1);
-            since = answer.now;
+            assert_eq!(response.now, response.entries.last().unwrap().1);
+            since = response.now;
         }
         assert_eq!(seen.len(), 30_000);
         assert!(answers > 1);
@@ -432,9 +432,9 @@ mod tests {
             stamp(&activity, &format!("s{n}"), 10_000 + n);
         }
         assert!(activity.len() <= SHARDS * 16, "{}", activity.len());
-        let answer = activity.since(0, at(200_000));
-        assert_eq!(answer.entries.last().unwrap().0.as_str(), "s99999");
-        assert!(answer.entries.first().unwrap().1 > 90_000);
+        let response = activity.since(0, at(200_000));
+        assert_eq!(response.entries.last().unwrap().0.as_str(), "s99999");
+        assert!(response.entries.first().unwrap().1 > 90_000);
     }
 
     #[test]
@@ -447,9 +447,9 @@ mod tests {
         for (id, at) in old.newer(0) {
             new.take(&id, at, 20_500, || true);
         }
-        new.go_on_from(old.listed(), &old.cursors(), 20_000);
-        let answer = new.since(since, at(20_000));
-        assert_eq!(names(&answer), [("b", 20_001)]);
+        new.continue_from(old.listed(), &old.cursors(), 20_000);
+        let response = new.since(since, at(20_000));
+        assert_eq!(names(&response), [("b", 20_001)]);
         // The old process still stamps; some of it comes again and again.
         stamp(&old, "a", 20_001);
         for _ in 0..2 {
@@ -457,9 +457,9 @@ mod tests {
                 new.take(&id, at, 20_500, || true);
             }
         }
-        let answer = new.since(answer.now, at(20_500));
-        assert_eq!(names(&answer), [("a", 20_002)]);
-        assert!(new.since(answer.now, at(20_600)).entries.is_empty());
+        let response = new.since(response.now, at(20_500));
+        assert_eq!(names(&response), [("a", 20_002)]);
+        assert!(new.since(response.now, at(20_600)).entries.is_empty());
         new.take(&id("c"), 20_500, 20_500, || false);
         assert!(!new.knows(&id("c")), "it was deleted");
     }
@@ -478,8 +478,9 @@ mod tests {
 
     #[test]
     fn the_json_is_what_the_table_says() {
-        let answer = LastActive { now: 3, since: 0, count: 5, entries: vec![(id("a"), 1), (id("b-c_d"), 2)] };
-        assert_eq!(answer.to_json(), r#"{"now":3,"since":0,"count":5,"entries":{"a":1,"b-c_d":2}}"#);
-        serde_json::from_str::<serde_json::Value>(&answer.to_json()).unwrap();
+        let response =
+            LastActive { now: 3, since: 0, count: 5, entries: vec![(id("a"), 1), (id("b-c_d"), 2)] };
+        assert_eq!(response.to_json(), r#"{"now":3,"since":0,"count":5,"entries":{"a":1,"b-c_d":2}}"#);
+        serde_json::from_str::<serde_json::Value>(&response.to_json()).unwrap();
     }
 }

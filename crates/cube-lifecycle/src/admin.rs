@@ -11,7 +11,7 @@ use crate::Lifecycle;
 
 /// An answer of the admin API; the body is JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdminAnswer {
+pub struct LifecycleResponse {
     /// The status.
     pub status: StatusCode,
     /// The body.
@@ -56,8 +56,8 @@ impl Lifecycle {
         path: &str,
         query: Option<&str>,
         body: &[u8],
-    ) -> Option<AdminAnswer> {
-        let answer = match (method, path) {
+    ) -> Option<LifecycleResponse> {
+        let response = match (method, path) {
             (&Method::POST, "/admin/meta/upsert") => Upsert::parse(body).map(|upsert| {
                 self.upsert(&upsert);
                 json!({"ok": true}).to_string()
@@ -79,9 +79,9 @@ impl Lifecycle {
             }
             _ => return None,
         };
-        Some(match answer {
-            Ok(body) => AdminAnswer { status: StatusCode::OK, body: body.into() },
-            Err(text) => AdminAnswer {
+        Some(match response {
+            Ok(body) => LifecycleResponse { status: StatusCode::OK, body: body.into() },
+            Err(text) => LifecycleResponse {
                 status: StatusCode::BAD_REQUEST,
                 body: json!({ "error": text }).to_string().into(),
             },

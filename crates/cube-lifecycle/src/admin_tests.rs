@@ -2,16 +2,16 @@ use cube_metadata::SandboxState::Paused;
 use cube_metadata::Status;
 
 use super::*;
-use crate::testing::{Bench, id};
+use crate::testbed::{Testbed, id};
 
 fn post(lifecycle: &Lifecycle, path: &str, body: &str) -> (u16, String) {
-    let answer = lifecycle.admin(&Method::POST, path, None, body.as_bytes()).unwrap();
-    (answer.status.as_u16(), String::from_utf8(answer.body.to_vec()).unwrap())
+    let response = lifecycle.admin(&Method::POST, path, None, body.as_bytes()).unwrap();
+    (response.status.as_u16(), String::from_utf8(response.body.to_vec()).unwrap())
 }
 
 fn get(lifecycle: &Lifecycle, query: Option<&str>) -> (u16, String) {
-    let answer = lifecycle.admin(&Method::GET, "/admin/last_active", query, b"").unwrap();
-    (answer.status.as_u16(), String::from_utf8(answer.body.to_vec()).unwrap())
+    let response = lifecycle.admin(&Method::GET, "/admin/last_active", query, b"").unwrap();
+    (response.status.as_u16(), String::from_utf8(response.body.to_vec()).unwrap())
 }
 
 const ROUTES: [&str; 4] =
@@ -19,7 +19,7 @@ const ROUTES: [&str; 4] =
 
 #[test]
 fn a_bad_body_has_its_text_on_every_route() {
-    let lifecycle = Bench::new().build();
+    let lifecycle = Testbed::new().build();
     for route in ROUTES {
         for (body, text) in [
             ("", "empty body"),
@@ -31,23 +31,23 @@ fn a_bad_body_has_its_text_on_every_route() {
             (r#"{"sandbox_id":7}"#, r#"field "sandbox_id" must be a non-empty string"#),
             (r#"{"sandbox_id":null}"#, r#"field "sandbox_id" must be a non-empty string"#),
         ] {
-            let answer = (400, json!({ "error": text }).to_string());
-            assert_eq!(post(&lifecycle, route, body), answer, "{route} {body}");
+            let response = (400, json!({ "error": text }).to_string());
+            assert_eq!(post(&lifecycle, route, body), response, "{route} {body}");
         }
         for body in [" ", r#"{"sandbox_id":"#, "{'a':1}", "\u{0}", &"[".repeat(10_000)] {
-            let (status, answer) = post(&lifecycle, route, body);
+            let (status, response) = post(&lifecycle, route, body);
             assert_eq!(status, 400);
-            assert!(answer.starts_with(r#"{"error":"invalid json: "#), "{answer}");
+            assert!(response.starts_with(r#"{"error":"invalid json: "#), "{response}");
         }
-        let (status, answer) = post(&lifecycle, route, r#"{"sandbox_id":"a:b"}"#);
-        assert!(status == 400 && answer.contains("not a sandbox id"), "{answer}");
+        let (status, response) = post(&lifecycle, route, r#"{"sandbox_id":"a:b"}"#);
+        assert!(status == 400 && response.contains("not a sandbox id"), "{response}");
     }
     assert_eq!(lifecycle.states_len(), 0);
 }
 
 #[test]
 fn an_unknown_state_names_the_six() {
-    let lifecycle = Bench::new().build();
+    let lifecycle = Testbed::new().build();
     let text = r#"field \"state\" must be one of running, pausing, paused, resuming, killing, killed"#;
     for state in [r#""asleep""#, r#""Paused""#, r#""""#, "7", "null"] {
         let body = format!(r#"{{"sandbox_id":"a","state":{state}}}"#);
@@ -59,7 +59,7 @@ fn an_unknown_state_names_the_six() {
 
 #[test]
 fn a_pushed_state_is_in_force_whatever_the_case_of_its_id() {
-    let lifecycle = Bench::new().build();
+    let lifecycle = Testbed::new().build();
     for state in SandboxState::ALL {
         let body = format!(r#"{{"sandbox_id":"ABC","state":"{state}","reason":"x"}}"#);
         assert_eq!(post(&lifecycle, "/admin/state", &body), (200, r#"{"ok":true}"#.to_owned()));
@@ -69,7 +69,7 @@ fn a_pushed_state_is_in_force_whatever_the_case_of_its_id() {
 
 #[test]
 fn metadata_is_kept_until_it_is_named_again() {
-    let lifecycle = Bench::new().build();
+    let lifecycle = Testbed::new().build();
     for (fields, auto_resume) in [
         (r#""auto_pause":true,"auto_resume":true,"timeout_seconds":null,"other":{"x":1}"#, Some(true)),
         (r#""timeout_seconds":60"#, Some(true)),
@@ -87,9 +87,9 @@ fn metadata_is_kept_until_it_is_named_again() {
 
 #[test]
 fn deleting_says_whether_there_was_a_route() {
-    let bench = Bench::new();
-    let lifecycle = bench.build();
-    let there = || bench.told.routes.store(1, std::sync::atomic::Ordering::SeqCst);
+    let testbed = Testbed::new();
+    let lifecycle = testbed.build();
+    let there = || testbed.told.routes.store(1, std::sync::atomic::Ordering::SeqCst);
     let body = r#"{"sandbox_id":"a"}"#;
     lifecycle.push_state(&id("a"), Paused);
     there();
@@ -98,7 +98,7 @@ fn deleting_says_whether_there_was_a_route() {
     assert_eq!(post(&lifecycle, "/admin/backend_cache/delete", body), deleted(0));
     // The route alone: neither state nor streams.
     assert_eq!(lifecycle.state(&id("a")), Some(Status::Known(Paused)));
-    assert_eq!(bench.told.take(), ["forgotten a paused", "forgotten a paused"]);
+    assert_eq!(testbed.told.take(), ["forgotten a paused", "forgotten a paused"]);
     there();
     let deleted = |n| (200, format!(r#"{{"ok":true,"backend_cache_deleted":{n}}}"#));
     assert_eq!(post(&lifecycle, "/admin/meta/delete", body), deleted(1));
@@ -108,25 +108,25 @@ fn deleting_says_whether_there_was_a_route() {
 
 #[test]
 fn activity_is_listed_from_where_the_reader_was() {
-    let bench = Bench::new();
-    let lifecycle = bench.build();
+    let testbed = Testbed::new();
+    let lifecycle = testbed.build();
     lifecycle.touch(&id("a"));
-    bench.clock.pass(10_000);
+    testbed.clock.pass(10_000);
     lifecycle.touch(&id("b"));
-    bench.clock.pass(10_000);
+    testbed.clock.pass(10_000);
     let (status, body) = get(&lifecycle, None);
-    let answer: Value = serde_json::from_str(&body).unwrap();
-    assert_eq!((status, &answer["since"], &answer["count"]), (200, &json!(0), &json!(2)));
-    assert_eq!(answer["entries"], json!({"a": 10_000, "b": 20_000}));
-    assert_eq!(answer["now"], json!(30_000));
+    let response: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &response["since"], &response["count"]), (200, &json!(0), &json!(2)));
+    assert_eq!(response["entries"], json!({"a": 10_000, "b": 20_000}));
+    assert_eq!(response["now"], json!(30_000));
     for (query, entries) in [
         ("since=10000", json!({"b": 20_000})),
         ("a=b&since=20000", json!({})),
         ("since=", json!({"a": 10_000, "b": 20_000})),
         ("other=1", json!({"a": 10_000, "b": 20_000})),
     ] {
-        let answer: Value = serde_json::from_str(&get(&lifecycle, Some(query)).1).unwrap();
-        assert_eq!(answer["entries"], entries, "{query}");
+        let response: Value = serde_json::from_str(&get(&lifecycle, Some(query)).1).unwrap();
+        assert_eq!(response["entries"], entries, "{query}");
     }
     for query in ["since=x", "since=-1", "since=1.5", "since=99999999999999999999"] {
         assert_eq!(get(&lifecycle, Some(query)).0, 400, "{query}");
@@ -135,7 +135,7 @@ fn activity_is_listed_from_where_the_reader_was() {
 
 #[test]
 fn other_routes_and_methods_belong_to_others() {
-    let lifecycle = Bench::new().build();
+    let lifecycle = Testbed::new().build();
     for route in ROUTES {
         assert_eq!(lifecycle.admin(&Method::GET, route, None, b""), None);
     }

@@ -19,7 +19,7 @@ const SLOW_US: u64 = 10_000;
 const ATTEMPTS: u32 = 5;
 
 /// The two clocks of the system, microseconds.
-pub(crate) trait Source: Send + Sync {
+pub(crate) trait ClockSource: Send + Sync {
     /// Never set, and running while the machine sleeps.
     fn steady_us(&self) -> u64;
     /// Unix time.
@@ -27,9 +27,9 @@ pub(crate) trait Source: Send + Sync {
 }
 
 /// The real ones.
-pub(crate) struct System;
+pub(crate) struct SystemClock;
 
-impl Source for System {
+impl ClockSource for SystemClock {
     fn steady_us(&self) -> u64 {
         // Linux has this clock in every version that runs here.
         let Ok(now) = clock_gettime(ClockId::CLOCK_BOOTTIME) else { return 0 };
@@ -72,7 +72,7 @@ pub(crate) fn steady_of(unix: u64, offset: i64) -> u64 {
 
 /// Both clocks of this process.
 pub(crate) struct Clock {
-    source: Box<dyn Source>,
+    source: Box<dyn ClockSource>,
     /// Added to the steady clock, so that its milliseconds begin with those of unix time, and
     /// turning one into the other loses nothing.
     phase_us: u64,
@@ -80,7 +80,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub(crate) fn new(source: Box<dyn Source>) -> Self {
+    pub(crate) fn new(source: Box<dyn ClockSource>) -> Self {
         let (steady, unix) = read(&*source).unwrap_or_else(|| (source.steady_us(), source.unix_us()));
         let phase_us = (unix % 1_000 + 1_000 - steady % 1_000) % 1_000;
         Self { source, phase_us, offset: AtomicI64::new(offset_ms(steady + phase_us, unix)) }
@@ -106,7 +106,7 @@ impl Clock {
 }
 
 /// Both clocks at one moment; nothing where this thread was kept waiting in between.
-fn read(source: &dyn Source) -> Option<(u64, u64)> {
+fn read(source: &dyn ClockSource) -> Option<(u64, u64)> {
     (0..ATTEMPTS).find_map(|_| {
         let before = source.steady_us();
         let unix = source.unix_us();
@@ -130,12 +130,12 @@ pub(crate) mod tests {
 
     /// Clocks that a test sets, milliseconds.
     #[derive(Clone, Default)]
-    pub(crate) struct Given {
+    pub(crate) struct TestClock {
         pub(crate) steady: Arc<AtomicU64>,
         pub(crate) unix: Arc<AtomicU64>,
     }
 
-    impl Given {
+    impl TestClock {
         pub(crate) fn at(steady: u64, unix: u64) -> Self {
             Self { steady: Arc::new(steady.into()), unix: Arc::new(unix.into()) }
         }
@@ -157,7 +157,7 @@ pub(crate) mod tests {
         }
     }
 
-    impl Source for Given {
+    impl ClockSource for TestClock {
         fn steady_us(&self) -> u64 {
             self.steady.load(Ordering::Relaxed) * 1_000
         }
@@ -169,26 +169,26 @@ pub(crate) mod tests {
 
     #[test]
     fn unix_time_follows_the_systems_clock_and_the_steady_one_does_not() {
-        let given = Given::at(5_000, 1_000_000);
-        let clock = Clock::new(Box::new(given.clone()));
+        let test_clock = TestClock::at(5_000, 1_000_000);
+        let clock = Clock::new(Box::new(test_clock.clone()));
         let began = clock.now();
         assert_eq!(began.unix(began.steady), 1_000_000);
-        given.pass(2_000);
+        test_clock.pass(2_000);
         for by in [5 * 3_600_000, -5 * 3_600_000, -300] {
-            given.set_by(by);
+            test_clock.set_by(by);
             let now = clock.now();
-            assert_eq!((now.steady, now.unix(now.steady)), (7_000, given.unix()));
-            assert_eq!(now.steady_of(given.unix()), 7_000);
+            assert_eq!((now.steady, now.unix(now.steady)), (7_000, test_clock.unix()));
+            assert_eq!(now.steady_of(test_clock.unix()), 7_000);
         }
         assert_eq!(clock.now().steady_of(0), 0, "before the machine was started");
     }
 
     #[test]
     fn the_real_clocks_agree_with_each_other_to_a_few_milliseconds() {
-        let clock = Clock::new(Box::new(System));
-        let before = System.unix_us() / 1_000;
+        let clock = Clock::new(Box::new(SystemClock));
+        let before = SystemClock.unix_us() / 1_000;
         let now = clock.now();
-        let after = System.unix_us() / 1_000;
+        let after = SystemClock.unix_us() / 1_000;
         let told = now.unix(now.steady);
         assert!((before.saturating_sub(1)..=after + 1).contains(&told), "{before} {told} {after}");
     }

@@ -7,35 +7,35 @@ use cube_route::SandboxId;
 use tokio::time::{Instant, sleep_until};
 
 use crate::Lifecycle;
-use crate::places::Place;
-use crate::resume::Joined;
+use crate::hold_queue::HeldSlot;
+use crate::resume::JoinedResume;
 
 /// What the gate says about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gate {
+pub enum GateVerdict {
     /// Go on.
     Pass,
     /// Call [`Lifecycle::hold`].
     Hold,
     /// Answer with this.
-    Refuse(Refusal),
+    Refuse(GateRefusal),
 }
 
 /// How a hold ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
+pub enum HoldOutcome {
     /// The state changed: read the record afresh and judge again from the token on.
     Changed,
     /// The resume that this request waited for has ended well, or the state changed meanwhile: read
     /// the record afresh and judge again from the token on, with `may_resume` false from now on.
     Resumed,
     /// Answer with this.
-    Refuse(Refusal),
+    Refuse(GateRefusal),
 }
 
 /// Why the gate refuses (errors.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Refusal {
+pub enum GateRefusal {
     /// Still changing after the wait: `310503`, Retry-After 2, a 409 in the `e2b` dialect.
     Pausing,
     /// Asleep and not to be woken: `310503`, Retry-After 5.
@@ -50,34 +50,34 @@ pub enum Refusal {
     TooManyHeld,
 }
 
-impl Refusal {
+impl GateRefusal {
     /// All six.
-    pub const ALL: [Refusal; 6] = [
-        Refusal::Pausing,
-        Refusal::Paused,
-        Refusal::ResumeFailed,
-        Refusal::ResumeQuota,
-        Refusal::Killed,
-        Refusal::TooManyHeld,
+    pub const ALL: [GateRefusal; 6] = [
+        GateRefusal::Pausing,
+        GateRefusal::Paused,
+        GateRefusal::ResumeFailed,
+        GateRefusal::ResumeQuota,
+        GateRefusal::Killed,
+        GateRefusal::TooManyHeld,
     ];
 
     /// The value of the label `verdict` in `cube_proxy_gate_verdicts_total`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Refusal::Pausing => "pausing",
-            Refusal::Paused => "paused",
-            Refusal::ResumeFailed => "resume_failed",
-            Refusal::ResumeQuota => "resume_quota",
-            Refusal::Killed => "killed",
-            Refusal::TooManyHeld => "too_many_held",
+            GateRefusal::Pausing => "pausing",
+            GateRefusal::Paused => "paused",
+            GateRefusal::ResumeFailed => "resume_failed",
+            GateRefusal::ResumeQuota => "resume_quota",
+            GateRefusal::Killed => "killed",
+            GateRefusal::TooManyHeld => "too_many_held",
         }
     }
 }
 
 /// What would become of a request that came now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outlook {
+pub enum GateForecast {
     /// It would go on.
     Pass,
     /// It would be held until the change under way has ended, at most `pause_wait`.
@@ -85,12 +85,12 @@ pub enum Outlook {
     /// It would be held while the sandbox is resumed.
     Wake,
     /// It would be refused.
-    Refuse(Refusal),
+    Refuse(GateRefusal),
 }
 
 /// What the table says should become of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stance {
+pub(crate) enum GateDecision {
     Pass,
     /// Wait for the change to end.
     Wait,
@@ -104,146 +104,155 @@ pub(crate) enum Stance {
 impl Lifecycle {
     /// The verdict on a request that has shown its token. One look-up.
     #[must_use]
-    pub fn gate(&self, id: &SandboxId) -> Gate {
-        match self.stance(id, true) {
-            Stance::Pass => {
+    pub fn gate(&self, id: &SandboxId) -> GateVerdict {
+        match self.decide(id, true) {
+            GateDecision::Pass => {
                 self.metrics.pass();
-                Gate::Pass
+                GateVerdict::Pass
             }
-            Stance::Wait | Stance::Wake => {
+            GateDecision::Wait | GateDecision::Wake => {
                 self.metrics.hold();
-                Gate::Hold
+                GateVerdict::Hold
             }
-            Stance::Asleep => self.refuse(Refusal::Paused),
-            Stance::Killed => self.refuse(Refusal::Killed),
+            GateDecision::Asleep => self.refuse(GateRefusal::Paused),
+            GateDecision::Killed => self.refuse(GateRefusal::Killed),
         }
     }
 
-    fn refuse(&self, refusal: Refusal) -> Gate {
+    fn refuse(&self, refusal: GateRefusal) -> GateVerdict {
         self.metrics.refused(refusal);
-        Gate::Refuse(refusal)
+        GateVerdict::Refuse(refusal)
     }
 
     /// The refusal that a request would end in if nobody waited and nobody was woken: what a
     /// preflight stands for (errors.md, "CORS"). Not counted as a verdict.
     #[must_use]
-    pub fn gate_without_hold(&self, id: &SandboxId) -> Option<Refusal> {
-        match self.stance(id, false) {
-            Stance::Pass => None,
-            Stance::Wait | Stance::Wake => Some(self.unchanged(id)),
-            Stance::Asleep => Some(Refusal::Paused),
-            Stance::Killed => Some(Refusal::Killed),
+    pub fn gate_without_hold(&self, id: &SandboxId) -> Option<GateRefusal> {
+        match self.decide(id, false) {
+            GateDecision::Pass => None,
+            GateDecision::Wait | GateDecision::Wake => Some(self.refusal_after_wait(id)),
+            GateDecision::Asleep => Some(GateRefusal::Paused),
+            GateDecision::Killed => Some(GateRefusal::Killed),
         }
     }
 
     /// What would become of a request that came now, for operators. Nothing is counted, held or
     /// woken.
     #[must_use]
-    pub fn outlook(&self, id: &SandboxId) -> Outlook {
-        match self.stance(id, true) {
-            Stance::Pass => Outlook::Pass,
-            Stance::Wait => Outlook::Wait,
-            Stance::Wake => self.flights.refused(id).map_or(Outlook::Wake, Outlook::Refuse),
-            Stance::Asleep => Outlook::Refuse(Refusal::Paused),
-            Stance::Killed => Outlook::Refuse(Refusal::Killed),
+    pub fn forecast(&self, id: &SandboxId) -> GateForecast {
+        match self.decide(id, true) {
+            GateDecision::Pass => GateForecast::Pass,
+            GateDecision::Wait => GateForecast::Wait,
+            GateDecision::Wake => {
+                self.resumes_in_flight.refused(id).map_or(GateForecast::Wake, GateForecast::Refuse)
+            }
+            GateDecision::Asleep => GateForecast::Refuse(GateRefusal::Paused),
+            GateDecision::Killed => GateForecast::Refuse(GateRefusal::Killed),
         }
     }
 
     /// The refusal of a request whose wait is over.
-    fn unchanged(&self, id: &SandboxId) -> Refusal {
+    fn refusal_after_wait(&self, id: &SandboxId) -> GateRefusal {
         match self.state(id) {
-            Some(Status::Known(SandboxState::Paused)) => Refusal::Paused,
-            _ => Refusal::Pausing,
+            Some(Status::Known(SandboxState::Paused)) => GateRefusal::Paused,
+            _ => GateRefusal::Pausing,
         }
     }
 
     /// Holds a request until the state changes, the resume has ended, or the time is up.
     ///
     /// `request_id` goes to the manager if this request is the first that asks for the resume.
-    /// `may_resume`: false once this request was answered [`Held::Resumed`]. A sandbox that sleeps
+    /// `may_resume`: false once this request was answered [`HoldOutcome::Resumed`]. A sandbox that sleeps
     /// again then makes it wait as a change does, since another request may have it woken.
     /// Dropping the future frees the place and cancels no resume.
     ///
     /// The wait for a change is at most `pause_wait` a call. Who calls it again, after
-    /// [`Held::Changed`], bounds the sum.
-    pub async fn hold(self: &Arc<Self>, id: &SandboxId, request_id: &str, may_resume: bool) -> Held {
-        let held = match self.stance(id, may_resume) {
-            Stance::Pass => Held::Changed,
-            Stance::Killed => Held::Refuse(Refusal::Killed),
-            Stance::Asleep => Held::Refuse(Refusal::Paused),
-            Stance::Wait => match self.places.take(id) {
-                Some(place) => self.wait_for_change(id, &place, may_resume).await,
-                None => Held::Refuse(Refusal::TooManyHeld),
+    /// [`HoldOutcome::Changed`], bounds the sum.
+    pub async fn hold(self: &Arc<Self>, id: &SandboxId, request_id: &str, may_resume: bool) -> HoldOutcome {
+        let held = match self.decide(id, may_resume) {
+            GateDecision::Pass => HoldOutcome::Changed,
+            GateDecision::Killed => HoldOutcome::Refuse(GateRefusal::Killed),
+            GateDecision::Asleep => HoldOutcome::Refuse(GateRefusal::Paused),
+            GateDecision::Wait => match self.hold_queue.enter(id) {
+                Some(slot) => self.wait_for_change(id, &slot, may_resume).await,
+                None => HoldOutcome::Refuse(GateRefusal::TooManyHeld),
             },
-            Stance::Wake => match (self.flights.refused(id), self.places.take(id)) {
-                (Some(refusal), _) => Held::Refuse(refusal),
-                (None, Some(place)) => self.wait_for_resume(id, &place, request_id).await,
-                (None, None) => Held::Refuse(Refusal::TooManyHeld),
+            GateDecision::Wake => match (self.resumes_in_flight.refused(id), self.hold_queue.enter(id)) {
+                (Some(refusal), _) => HoldOutcome::Refuse(refusal),
+                (None, Some(slot)) => self.wait_for_resume(id, &slot, request_id).await,
+                (None, None) => HoldOutcome::Refuse(GateRefusal::TooManyHeld),
             },
         };
-        if let Held::Refuse(refusal) = held {
+        if let HoldOutcome::Refuse(refusal) = held {
             self.metrics.refused(refusal);
         }
         held
     }
 
-    async fn wait_for_change(&self, id: &SandboxId, place: &Place, may_resume: bool) -> Held {
+    async fn wait_for_change(&self, id: &SandboxId, slot: &HeldSlot, may_resume: bool) -> HoldOutcome {
         let until = Instant::now() + self.settings.load().pause_wait;
         loop {
-            let changed = place.changed();
+            let changed = slot.changed();
             // Anything else is judged again by the caller, since the token comes before it.
-            if self.stance(id, may_resume) != Stance::Wait {
-                return Held::Changed;
+            if self.decide(id, may_resume) != GateDecision::Wait {
+                return HoldOutcome::Changed;
             }
             tokio::select! {
                 () = changed => {}
-                () = sleep_until(until) => return Held::Refuse(self.unchanged(id)),
+                () = sleep_until(until) => return HoldOutcome::Refuse(self.refusal_after_wait(id)),
             }
         }
     }
 
     /// Once a call is joined the request's one resume is used up, so the end is never `Changed`.
-    async fn wait_for_resume(self: &Arc<Self>, id: &SandboxId, place: &Place, request_id: &str) -> Held {
-        let still = || self.stance(id, true) == Stance::Wake;
-        let flight = match self.join(id, request_id, still) {
-            Joined::Flight(flight) => flight,
-            Joined::Refused(refusal) => return Held::Refuse(refusal),
-            Joined::NotNeeded => return Held::Changed,
+    async fn wait_for_resume(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        slot: &HeldSlot,
+        request_id: &str,
+    ) -> HoldOutcome {
+        let still = || self.decide(id, true) == GateDecision::Wake;
+        let in_flight = match self.join(id, request_id, still) {
+            JoinedResume::InFlight(in_flight) => in_flight,
+            JoinedResume::Refused(refusal) => return HoldOutcome::Refuse(refusal),
+            JoinedResume::NotNeeded => return HoldOutcome::Changed,
         };
-        let ended = flight.ended();
+        let ended = in_flight.ended();
         tokio::pin!(ended);
         loop {
-            let changed = place.changed();
-            match self.stance(id, true) {
+            let changed = slot.changed();
+            match self.decide(id, true) {
                 // `pausing` in mid-flight is the past that the resume undoes.
-                Stance::Wake | Stance::Wait => {}
+                GateDecision::Wake | GateDecision::Wait => {}
                 // Whoever told of the change: this request has had its resume.
-                Stance::Pass | Stance::Killed | Stance::Asleep => return Held::Resumed,
+                GateDecision::Pass | GateDecision::Killed | GateDecision::Asleep => {
+                    return HoldOutcome::Resumed;
+                }
             }
             tokio::select! {
                 biased;
                 end = &mut ended => return match end {
-                    Ok(()) => Held::Resumed,
-                    Err(refusal) => Held::Refuse(refusal),
+                    Ok(()) => HoldOutcome::Resumed,
+                    Err(refusal) => HoldOutcome::Refuse(refusal),
                 },
                 () = changed => {}
             }
         }
     }
 
-    pub(crate) fn stance(&self, id: &SandboxId, may_resume: bool) -> Stance {
-        let Some(known) = self.states.get(id) else { return Stance::Pass };
-        let Some(Status::Known(state)) = known.state else { return Stance::Pass };
-        let resumes = || self.resume.load().is_some();
+    pub(crate) fn decide(&self, id: &SandboxId, may_resume: bool) -> GateDecision {
+        let Some(known) = self.states.get(id) else { return GateDecision::Pass };
+        let Some(Status::Known(state)) = known.state else { return GateDecision::Pass };
+        let resumes = || self.resume_client.load().is_some();
         match state {
-            SandboxState::Running => Stance::Pass,
-            SandboxState::Killing | SandboxState::Killed => Stance::Killed,
-            SandboxState::Pausing => Stance::Wait,
-            SandboxState::Resuming if resumes() && may_resume => Stance::Wake,
-            SandboxState::Resuming => Stance::Wait,
-            SandboxState::Paused if !resumes() || known.auto_resume == Some(false) => Stance::Asleep,
-            SandboxState::Paused if may_resume => Stance::Wake,
-            SandboxState::Paused => Stance::Wait,
+            SandboxState::Running => GateDecision::Pass,
+            SandboxState::Killing | SandboxState::Killed => GateDecision::Killed,
+            SandboxState::Pausing => GateDecision::Wait,
+            SandboxState::Resuming if resumes() && may_resume => GateDecision::Wake,
+            SandboxState::Resuming => GateDecision::Wait,
+            SandboxState::Paused if !resumes() || known.auto_resume == Some(false) => GateDecision::Asleep,
+            SandboxState::Paused if may_resume => GateDecision::Wake,
+            SandboxState::Paused => GateDecision::Wait,
         }
     }
 }

@@ -4,69 +4,69 @@ use cube_metadata::SandboxState::{Killed, Killing, Paused, Pausing, Resuming, Ru
 use cube_metadata::SnapshotObserver;
 
 use super::*;
-use crate::testing::{Act, Bench, LONG, Manager, id, snapshot, until};
+use crate::testbed::{Behaviour, LONG, ResumeServer, Testbed, id, snapshot, until};
 
 fn held(
     lifecycle: &Arc<Lifecycle>,
     name: &str,
     request: &str,
     may_resume: bool,
-) -> tokio::task::JoinHandle<Held> {
+) -> tokio::task::JoinHandle<HoldOutcome> {
     let (lifecycle, id, request) = (Arc::clone(lifecycle), id(name), request.to_owned());
     tokio::spawn(async move { lifecycle.hold(&id, &request, may_resume).await })
 }
 
 #[test]
 fn the_gate_follows_its_table_without_a_manager() {
-    let lifecycle = Bench::new().build();
-    assert_eq!(lifecycle.gate(&id("a")), Gate::Pass);
+    let lifecycle = Testbed::new().build();
+    assert_eq!(lifecycle.gate(&id("a")), GateVerdict::Pass);
     for (state, verdict) in [
-        (Running, Gate::Pass),
-        (Pausing, Gate::Hold),
-        (Paused, Gate::Refuse(Refusal::Paused)),
-        (Resuming, Gate::Hold),
-        (Killing, Gate::Refuse(Refusal::Killed)),
-        (Killed, Gate::Refuse(Refusal::Killed)),
+        (Running, GateVerdict::Pass),
+        (Pausing, GateVerdict::Hold),
+        (Paused, GateVerdict::Refuse(GateRefusal::Paused)),
+        (Resuming, GateVerdict::Hold),
+        (Killing, GateVerdict::Refuse(GateRefusal::Killed)),
+        (Killed, GateVerdict::Refuse(GateRefusal::Killed)),
     ] {
         lifecycle.push_state(&id("a"), state);
         assert_eq!(lifecycle.gate(&id("a")), verdict, "{state}");
     }
     lifecycle.observed(&id("b"), &snapshot("hibernated", ""));
-    assert_eq!(lifecycle.gate(&id("b")), Gate::Pass);
+    assert_eq!(lifecycle.gate(&id("b")), GateVerdict::Pass);
 }
 
 #[tokio::test]
 async fn the_gate_follows_its_table_with_a_manager() {
-    let manager = Manager::start(Act::Silent).await;
-    let lifecycle = Bench::resuming_at(&manager).build();
+    let manager = ResumeServer::start(Behaviour::Silent).await;
+    let lifecycle = Testbed::resuming_at(&manager).build();
     for (state, verdict) in [
-        (Running, Gate::Pass),
-        (Pausing, Gate::Hold),
-        (Paused, Gate::Hold),
-        (Resuming, Gate::Hold),
-        (Killed, Gate::Refuse(Refusal::Killed)),
+        (Running, GateVerdict::Pass),
+        (Pausing, GateVerdict::Hold),
+        (Paused, GateVerdict::Hold),
+        (Resuming, GateVerdict::Hold),
+        (Killed, GateVerdict::Refuse(GateRefusal::Killed)),
     ] {
         lifecycle.push_state(&id("a"), state);
         assert_eq!(lifecycle.gate(&id("a")), verdict, "{state}");
     }
     lifecycle.push_state(&id("a"), Paused);
     lifecycle.set_auto_resume(&id("a"), Some(false));
-    assert_eq!(lifecycle.gate(&id("a")), Gate::Refuse(Refusal::Paused));
+    assert_eq!(lifecycle.gate(&id("a")), GateVerdict::Refuse(GateRefusal::Paused));
     lifecycle.set_auto_resume(&id("a"), None);
-    assert_eq!(lifecycle.gate(&id("a")), Gate::Hold);
+    assert_eq!(lifecycle.gate(&id("a")), GateVerdict::Hold);
 }
 
 #[tokio::test]
 async fn a_preflight_learns_the_refusal_and_wakes_nothing() {
-    let manager = Manager::start(Act::Answer(200)).await;
-    let lifecycle = Bench::resuming_at(&manager).build();
+    let manager = ResumeServer::start(Behaviour::Respond(200)).await;
+    let lifecycle = Testbed::resuming_at(&manager).build();
     assert_eq!(lifecycle.gate_without_hold(&id("a")), None);
     for (state, refusal) in [
         (Running, None),
-        (Pausing, Some(Refusal::Pausing)),
-        (Paused, Some(Refusal::Paused)),
-        (Resuming, Some(Refusal::Pausing)),
-        (Killing, Some(Refusal::Killed)),
+        (Pausing, Some(GateRefusal::Pausing)),
+        (Paused, Some(GateRefusal::Paused)),
+        (Resuming, Some(GateRefusal::Pausing)),
+        (Killing, Some(GateRefusal::Killed)),
     ] {
         lifecycle.push_state(&id("a"), state);
         assert_eq!(lifecycle.gate_without_hold(&id("a")), refusal, "{state}");
@@ -76,108 +76,108 @@ async fn a_preflight_learns_the_refusal_and_wakes_nothing() {
 
 #[tokio::test]
 async fn a_change_lets_those_who_wait_be_judged_again() {
-    let bench = Bench::new();
-    let lifecycle = bench.build();
+    let testbed = Testbed::new();
+    let lifecycle = testbed.build();
     for state in [Running, Paused, Killed] {
         lifecycle.push_state(&id("a"), Pausing);
         let waiting = held(&lifecycle, "a", "r", true);
         until("held", || lifecycle.held() == 1).await;
         lifecycle.push_state(&id("a"), state);
-        assert_eq!(waiting.await.unwrap(), Held::Changed, "{state}");
+        assert_eq!(waiting.await.unwrap(), HoldOutcome::Changed, "{state}");
         assert_eq!(lifecycle.held(), 0);
     }
 }
 
 #[tokio::test]
 async fn a_change_in_the_store_lets_those_who_wait_be_judged_again() {
-    let lifecycle = Bench::new().build();
+    let lifecycle = Testbed::new().build();
     lifecycle.observed(&id("a"), &snapshot("", "pausing"));
     let waiting = held(&lifecycle, "a", "r", true);
     until("held", || lifecycle.held() == 1).await;
     assert!(lifecycle.interested(&id("a")));
     assert!(!lifecycle.interested(&id("b")));
     lifecycle.observed(&id("a"), &snapshot("", "running"));
-    assert_eq!(waiting.await.unwrap(), Held::Changed);
+    assert_eq!(waiting.await.unwrap(), HoldOutcome::Changed);
     assert!(!lifecycle.interested(&id("a")));
 }
 
 #[tokio::test]
 async fn one_change_into_another_does_not_lengthen_the_wait() {
-    let mut bench = Bench::new();
-    bench.settings.pause_wait = Duration::from_millis(50);
-    let lifecycle = bench.build();
+    let mut testbed = Testbed::new();
+    testbed.settings.pause_wait = Duration::from_millis(50);
+    let lifecycle = testbed.build();
     lifecycle.push_state(&id("a"), Pausing);
     let waiting = held(&lifecycle, "a", "r", true);
     until("held", || lifecycle.held() == 1).await;
     lifecycle.push_state(&id("a"), Resuming);
-    assert_eq!(waiting.await.unwrap(), Held::Refuse(Refusal::Pausing));
-    assert_eq!(bench.metric(r#"cube_proxy_gate_verdicts_total{verdict="pausing"}"#), 1.0);
+    assert_eq!(waiting.await.unwrap(), HoldOutcome::Refuse(GateRefusal::Pausing));
+    assert_eq!(testbed.metric(r#"cube_proxy_gate_verdicts_total{verdict="pausing"}"#), 1.0);
 }
 
 #[tokio::test]
 async fn a_request_that_was_resumed_is_not_resumed_again() {
-    let manager = Manager::start(Act::Answer(200)).await;
-    let mut bench = Bench::resuming_at(&manager);
-    bench.settings.pause_wait = Duration::from_millis(20);
-    let lifecycle = bench.build();
+    let manager = ResumeServer::start(Behaviour::Respond(200)).await;
+    let mut testbed = Testbed::resuming_at(&manager);
+    testbed.settings.pause_wait = Duration::from_millis(20);
+    let lifecycle = testbed.build();
     lifecycle.push_state(&id("a"), Paused);
-    assert_eq!(lifecycle.hold(&id("a"), "r", false).await, Held::Refuse(Refusal::Paused));
+    assert_eq!(lifecycle.hold(&id("a"), "r", false).await, HoldOutcome::Refuse(GateRefusal::Paused));
     lifecycle.push_state(&id("a"), Resuming);
-    assert_eq!(lifecycle.hold(&id("a"), "r", false).await, Held::Refuse(Refusal::Pausing));
+    assert_eq!(lifecycle.hold(&id("a"), "r", false).await, HoldOutcome::Refuse(GateRefusal::Pausing));
     assert_eq!(manager.calls(), 0);
 }
 
 #[tokio::test]
 async fn the_outlook_says_what_the_gate_would_do_and_does_nothing() {
-    let manager = Manager::start(Act::Answer(500)).await;
-    let bench = Bench::resuming_at(&manager);
-    let lifecycle = bench.build();
+    let manager = ResumeServer::start(Behaviour::Respond(500)).await;
+    let testbed = Testbed::resuming_at(&manager);
+    let lifecycle = testbed.build();
     for (state, outlook) in [
-        (Running, Outlook::Pass),
-        (Pausing, Outlook::Wait),
-        (Paused, Outlook::Wake),
-        (Resuming, Outlook::Wake),
-        (Killed, Outlook::Refuse(Refusal::Killed)),
+        (Running, GateForecast::Pass),
+        (Pausing, GateForecast::Wait),
+        (Paused, GateForecast::Wake),
+        (Resuming, GateForecast::Wake),
+        (Killed, GateForecast::Refuse(GateRefusal::Killed)),
     ] {
         lifecycle.push_state(&id("a"), state);
-        assert_eq!(lifecycle.outlook(&id("a")), outlook, "{state:?}");
+        assert_eq!(lifecycle.forecast(&id("a")), outlook, "{state:?}");
     }
     lifecycle.push_state(&id("a"), Paused);
     assert_eq!((manager.calls(), lifecycle.held()), (0, 0));
-    assert_eq!(bench.metric(r#"cube_proxy_gate_verdicts_total{verdict="hold"}"#), 0.0);
-    assert_eq!(lifecycle.hold(&id("a"), "r", true).await, Held::Refuse(Refusal::ResumeFailed));
-    assert_eq!(lifecycle.outlook(&id("a")), Outlook::Refuse(Refusal::ResumeFailed));
+    assert_eq!(testbed.metric(r#"cube_proxy_gate_verdicts_total{verdict="hold"}"#), 0.0);
+    assert_eq!(lifecycle.hold(&id("a"), "r", true).await, HoldOutcome::Refuse(GateRefusal::ResumeFailed));
+    assert_eq!(lifecycle.forecast(&id("a")), GateForecast::Refuse(GateRefusal::ResumeFailed));
 }
 
 #[tokio::test]
 async fn a_request_that_was_resumed_waits_for_the_next_one_to_wake_the_sandbox() {
-    let manager = Manager::start(Act::Answer(200)).await;
-    let lifecycle = Bench::resuming_at(&manager).build();
+    let manager = ResumeServer::start(Behaviour::Respond(200)).await;
+    let lifecycle = Testbed::resuming_at(&manager).build();
     lifecycle.push_state(&id("a"), Paused);
     let waiting = held(&lifecycle, "a", "r", false);
     until("held", || lifecycle.held() == 1).await;
-    assert_eq!(lifecycle.hold(&id("a"), "s", true).await, Held::Resumed);
-    assert_eq!((waiting.await.unwrap(), manager.calls()), (Held::Changed, 1));
+    assert_eq!(lifecycle.hold(&id("a"), "s", true).await, HoldOutcome::Resumed);
+    assert_eq!((waiting.await.unwrap(), manager.calls()), (HoldOutcome::Changed, 1));
 }
 
 #[tokio::test]
 async fn the_one_beyond_the_bound_is_refused_at_once() {
-    let mut bench = Bench::new();
-    bench.settings.max_held_per_sandbox = 3;
-    bench.settings.max_held = 4;
-    let lifecycle = bench.build();
+    let mut testbed = Testbed::new();
+    testbed.settings.max_held_per_sandbox = 3;
+    testbed.settings.max_held = 4;
+    let lifecycle = testbed.build();
     for name in ["a", "b", "c"] {
         lifecycle.push_state(&id(name), Pausing);
     }
     let three: Vec<_> = (0..3).map(|_| held(&lifecycle, "a", "r", true)).collect();
     until("three held", || lifecycle.held() == 3).await;
-    let full = Held::Refuse(Refusal::TooManyHeld);
+    let full = HoldOutcome::Refuse(GateRefusal::TooManyHeld);
     assert_eq!(lifecycle.hold(&id("a"), "r", true).await, full);
     let fourth = held(&lifecycle, "b", "r", true);
     until("four held", || lifecycle.held() == 4).await;
     assert_eq!(lifecycle.hold(&id("c"), "r", true).await, full);
-    assert_eq!(bench.metric("cube_proxy_held_requests"), 4.0);
-    assert_eq!(bench.metric(r#"cube_proxy_gate_verdicts_total{verdict="too_many_held"}"#), 2.0);
+    assert_eq!(testbed.metric("cube_proxy_held_requests"), 4.0);
+    assert_eq!(testbed.metric(r#"cube_proxy_gate_verdicts_total{verdict="too_many_held"}"#), 2.0);
 
     // Whoever leaves frees its place.
     for waiting in &three {
@@ -186,28 +186,28 @@ async fn the_one_beyond_the_bound_is_refused_at_once() {
     until("places are free", || lifecycle.held() == 1).await;
     let again = held(&lifecycle, "a", "r", true);
     until("held again", || lifecycle.held() == 2).await;
-    assert_eq!(bench.metric("cube_proxy_held_requests"), 2.0);
+    assert_eq!(testbed.metric("cube_proxy_held_requests"), 2.0);
     lifecycle.push_state(&id("a"), Running);
     lifecycle.push_state(&id("b"), Running);
-    assert_eq!((again.await.unwrap(), fourth.await.unwrap()), (Held::Changed, Held::Changed));
+    assert_eq!((again.await.unwrap(), fourth.await.unwrap()), (HoldOutcome::Changed, HoldOutcome::Changed));
 }
 
 #[tokio::test]
 async fn a_sandbox_deleted_while_requests_wait_lets_them_go() {
-    let lifecycle = Bench::new().build();
+    let lifecycle = Testbed::new().build();
     lifecycle.push_state(&id("a"), Pausing);
     let waiting = held(&lifecycle, "a", "r", true);
     until("held", || lifecycle.held() == 1).await;
     lifecycle.delete(&id("a"));
-    assert_eq!(waiting.await.unwrap(), Held::Changed);
+    assert_eq!(waiting.await.unwrap(), HoldOutcome::Changed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flapping_sandbox_leaves_nobody_waiting() {
-    let manager = Manager::start(Act::Answer(200)).await;
-    let mut bench = Bench::resuming_at(&manager);
-    bench.settings.pause_wait = Duration::from_millis(200);
-    let lifecycle = bench.build();
+    let manager = ResumeServer::start(Behaviour::Respond(200)).await;
+    let mut testbed = Testbed::resuming_at(&manager);
+    testbed.settings.pause_wait = Duration::from_millis(200);
+    let lifecycle = testbed.build();
     let flapping = tokio::spawn({
         let lifecycle = Arc::clone(&lifecycle);
         async move {
@@ -226,14 +226,14 @@ async fn a_flapping_sandbox_leaves_nobody_waiting() {
             let mut may_resume = true;
             loop {
                 match lifecycle.gate(&id("a")) {
-                    Gate::Pass => return Ok(()),
-                    Gate::Refuse(refusal) => return Err(refusal),
-                    Gate::Hold => {}
+                    GateVerdict::Pass => return Ok(()),
+                    GateVerdict::Refuse(refusal) => return Err(refusal),
+                    GateVerdict::Hold => {}
                 }
                 match lifecycle.hold(&id("a"), &n.to_string(), may_resume).await {
-                    Held::Changed => {}
-                    Held::Resumed => may_resume = false,
-                    Held::Refuse(refusal) => return Err(refusal),
+                    HoldOutcome::Changed => {}
+                    HoldOutcome::Resumed => may_resume = false,
+                    HoldOutcome::Refuse(refusal) => return Err(refusal),
                 }
             }
         })
@@ -242,7 +242,7 @@ async fn a_flapping_sandbox_leaves_nobody_waiting() {
         let end =
             tokio::time::timeout(Duration::from_secs(20), request).await.expect("left waiting").unwrap();
         // Asleep again after its one resume, or changing all through its wait.
-        assert!(matches!(end, Ok(()) | Err(Refusal::Paused | Refusal::Pausing)), "{end:?}");
+        assert!(matches!(end, Ok(()) | Err(GateRefusal::Paused | GateRefusal::Pausing)), "{end:?}");
     }
     flapping.await.unwrap();
     assert_eq!(lifecycle.held(), 0);
@@ -250,10 +250,10 @@ async fn a_flapping_sandbox_leaves_nobody_waiting() {
 
 #[tokio::test]
 async fn verdicts_are_counted() {
-    let bench = Bench::new();
-    let lifecycle = bench.build();
+    let testbed = Testbed::new();
+    let lifecycle = testbed.build();
     let count =
-        |verdict: &str| bench.metric(&format!(r#"cube_proxy_gate_verdicts_total{{verdict="{verdict}"}}"#));
+        |verdict: &str| testbed.metric(&format!(r#"cube_proxy_gate_verdicts_total{{verdict="{verdict}"}}"#));
     for state in [Running, Pausing, Paused, Killed] {
         lifecycle.push_state(&id("a"), state);
         let _ = lifecycle.gate(&id("a"));
@@ -264,14 +264,14 @@ async fn verdicts_are_counted() {
 
 #[tokio::test]
 async fn metadata_that_forbids_waking_reaches_those_who_wait_for_it() {
-    let manager = Manager::start(Act::Silent).await;
-    let mut bench = Bench::resuming_at(&manager);
-    bench.resume().timeout = LONG;
-    let lifecycle = bench.build();
+    let manager = ResumeServer::start(Behaviour::Silent).await;
+    let mut testbed = Testbed::resuming_at(&manager);
+    testbed.resume().timeout = LONG;
+    let lifecycle = testbed.build();
     lifecycle.push_state(&id("a"), Paused);
     let waiting = held(&lifecycle, "a", "r", true);
     until("called", || manager.calls() == 1).await;
     lifecycle.set_auto_resume(&id("a"), Some(false));
-    assert_eq!(waiting.await.unwrap(), Held::Resumed);
-    assert_eq!(lifecycle.gate(&id("a")), Gate::Refuse(Refusal::Paused));
+    assert_eq!(waiting.await.unwrap(), HoldOutcome::Resumed);
+    assert_eq!(lifecycle.gate(&id("a")), GateVerdict::Refuse(GateRefusal::Paused));
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Lifecycle;
 use crate::clock::steady_of;
-use crate::states::Known;
+use crate::state_table::KnownState;
 
 /// What is known about one sandbox. A field that is missing says nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ pub struct StateRow {
 /// How far the listings of activity have come. A field that is missing says nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Listings {
+pub struct ListingCursors {
     /// The moment of the newest, unix milliseconds.
     pub listed: u64,
     /// What to take from it for the steady clock.
@@ -71,23 +71,23 @@ fn status(word: Option<&String>) -> Option<Status> {
 impl Lifecycle {
     /// States and lifecycle metadata of all sandboxes.
     #[must_use]
-    pub fn state_rows(&self) -> Vec<StateRow> {
+    pub fn export_states(&self) -> Vec<StateRow> {
         let now = self.now_ms();
-        let row = |(id, known): (SandboxId, Known)| StateRow {
+        let row = |(id, known): (SandboxId, KnownState)| StateRow {
             id: id.as_str().to_owned(),
             state: word(known.state),
             auto_resume: known.auto_resume,
             read: known.last_status.is_some(),
             last_status: word(known.last_status.flatten()),
-            last_word: word(known.last_word),
+            last_word: word(known.last_state_string),
             pushed: known.pushed != 0,
-            gone_ms: known.gone_until_ms.saturating_sub(now),
+            gone_ms: known.deleted_until_ms.saturating_sub(now),
         };
         self.states.all().into_iter().map(row).collect()
     }
 
     /// Takes what the process before this one knew, before the first request.
-    pub fn take_states(&self, rows: &[StateRow]) {
+    pub fn import_states(&self, rows: &[StateRow]) {
         // A read that began before is not believed where the other process was told more.
         let mark = self.states.next_mark();
         let now = self.now_ms();
@@ -97,9 +97,9 @@ impl Lifecycle {
                 known.state = status(row.state.as_ref());
                 known.auto_resume = row.auto_resume;
                 known.last_status = row.read.then(|| status(row.last_status.as_ref()));
-                known.last_word = status(row.last_word.as_ref());
+                known.last_state_string = status(row.last_word.as_ref());
                 known.pushed = if row.pushed { mark } else { 0 };
-                known.gone_until_ms = if row.gone_ms > 0 { now.saturating_add(row.gone_ms) } else { 0 };
+                known.deleted_until_ms = if row.gone_ms > 0 { now.saturating_add(row.gone_ms) } else { 0 };
             });
         }
     }
@@ -120,7 +120,7 @@ impl Lifecycle {
     /// process: in unix milliseconds, and what to take from those for the steady clock, which is the
     /// same in all processes, whoever sets the system's.
     #[must_use]
-    pub fn activity_newer(&self, since: u64) -> (Vec<(SandboxId, u64)>, i64) {
+    pub fn export_activity(&self, since: u64) -> (Vec<(SandboxId, u64)>, i64) {
         let now = self.clock.now();
         let mut rows = self.activity.newer(since);
         for (_, stamp) in &mut rows {
@@ -131,22 +131,22 @@ impl Lifecycle {
 
     /// Takes stamps that another process made; `offset` came along with them, unless that process
     /// is of a version that did not know it.
-    pub fn take_activity(&self, rows: &[(String, u64)], offset: Option<i64>) {
+    pub fn import_activity(&self, rows: &[(String, u64)], offset: Option<i64>) {
         let now = self.clock.now();
         let offset = offset.unwrap_or(now.offset);
         for (id, stamp) in rows {
             let Ok(id) = SandboxId::parse(id) else { continue };
             self.activity.take(&id, steady_of(*stamp, offset), now.steady, || {
-                self.states.peek(&id).is_none_or(|known| known.gone_until_ms <= self.now_ms())
+                self.states.peek(&id).is_none_or(|known| known.deleted_until_ms <= self.now_ms())
             });
         }
     }
 
     /// How far the listings of activity have come.
     #[must_use]
-    pub fn listings(&self) -> Listings {
+    pub fn listing_cursors(&self) -> ListingCursors {
         let now = self.clock.now();
-        Listings {
+        ListingCursors {
             listed: now.unix(self.activity.listed()),
             offset: Some(now.offset),
             cursors: self.activity.cursors(),
@@ -155,11 +155,11 @@ impl Lifecycle {
 
     /// Goes on where the listings of the process before this one ended: whoever asks for what is
     /// newer than the last `now` of that one misses nothing. To be called after
-    /// [`Lifecycle::take_activity`].
-    pub fn go_on_from(&self, listings: &Listings) {
+    /// [`Lifecycle::import_activity`].
+    pub fn continue_from(&self, listings: &ListingCursors) {
         let now = self.clock.now();
         let listed = steady_of(listings.listed, listings.offset.unwrap_or(now.offset));
-        self.activity.go_on_from(listed, &listings.cursors, now.steady);
+        self.activity.continue_from(listed, &listings.cursors, now.steady);
     }
 }
 

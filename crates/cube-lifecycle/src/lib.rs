@@ -7,24 +7,24 @@
 
 mod activity;
 mod admin;
-mod call;
 mod clock;
 mod gate;
 mod handover;
+mod hold_queue;
 mod lifecycle;
 mod metrics;
-mod places;
 mod registry;
 mod resume;
+mod resume_client;
 mod settings;
-mod states;
+mod state_table;
 
 pub use activity::LastActive;
-pub use admin::{AdminAnswer, Upsert};
-pub use gate::{Gate, Held, Outlook, Refusal};
-pub use handover::{Listings, StateRow};
-pub use lifecycle::{Hooks, Lifecycle};
+pub use admin::{LifecycleResponse, Upsert};
+pub use gate::{GateForecast, GateRefusal, GateVerdict, HoldOutcome};
+pub use handover::{ListingCursors, StateRow};
+pub use lifecycle::{Lifecycle, LifecycleHooks};
 pub use settings::{BearerToken, LifecycleError, RegistrySettings, ResumeSettings, Settings};
 
 #[cfg(test)]
-mod testing;
+mod testbed;

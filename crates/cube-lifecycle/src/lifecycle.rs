@@ -11,18 +11,18 @@ use prometheus::Registry;
 use tokio::time::Instant;
 
 use crate::activity::Activity;
-use crate::clock::{Clock, System};
+use crate::clock::{Clock, SystemClock};
+use crate::hold_queue::HoldQueue;
 use crate::metrics::Metrics;
-use crate::places::Places;
-use crate::resume::{Flights, Manager};
-use crate::states::{Event, Known, States};
+use crate::resume::{ResumeClient, ResumesInFlight};
+use crate::state_table::{KnownState, StateEvent, StateTable};
 use crate::{LastActive, LifecycleError, Settings};
 
 /// What the rest of the proxy does when something happens to a sandbox.
 ///
 /// Called on the thread that learned of it, from [`SnapshotObserver::observed`] too, so a hook
 /// must not wait for the read that is under way, nor block.
-pub trait Hooks: Send + Sync + 'static {
+pub trait LifecycleHooks: Send + Sync + 'static {
     /// It wakes: a new generation begins and its record is to be read again. The gate still holds
     /// requests while this runs.
     fn resumed(&self, id: &SandboxId);
@@ -60,16 +60,16 @@ impl Default for Timing {
 pub struct Lifecycle {
     pub(crate) settings: ArcSwap<Settings>,
     pub(crate) timing: Timing,
-    pub(crate) states: States,
-    pub(crate) places: Arc<Places>,
-    pub(crate) resume: ArcSwapOption<Manager>,
-    pub(crate) flights: Flights,
+    pub(crate) states: StateTable,
+    pub(crate) hold_queue: Arc<HoldQueue>,
+    pub(crate) resume_client: ArcSwapOption<ResumeClient>,
+    pub(crate) resumes_in_flight: ResumesInFlight,
     pub(crate) activity: Activity,
     pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
     /// When the registry row was last written, unix milliseconds; 0: never.
     pub(crate) last_pushed_ms: AtomicU64,
-    hooks: Arc<dyn Hooks>,
+    hooks: Arc<dyn LifecycleHooks>,
     start: Instant,
 }
 
@@ -80,27 +80,31 @@ impl Lifecycle {
     /// [`LifecycleError`] when `resume.url` cannot be called or a metric is registered already.
     pub fn new(
         settings: Settings,
-        hooks: Arc<dyn Hooks>,
+        hooks: Arc<dyn LifecycleHooks>,
         registry: &Registry,
     ) -> Result<Arc<Self>, LifecycleError> {
-        Self::with_timing(settings, Timing::default(), Clock::new(Box::new(System)), hooks, registry)
+        Self::with_timing(settings, Timing::default(), Clock::new(Box::new(SystemClock)), hooks, registry)
     }
 
     pub(crate) fn with_timing(
         settings: Settings,
         timing: Timing,
         clock: Clock,
-        hooks: Arc<dyn Hooks>,
+        hooks: Arc<dyn LifecycleHooks>,
         registry: &Registry,
     ) -> Result<Arc<Self>, LifecycleError> {
-        let resume = settings.resume.as_ref().map(Manager::new).transpose()?.map(Arc::new);
+        let resume = settings.resume.as_ref().map(ResumeClient::new).transpose()?.map(Arc::new);
         let metrics = Metrics::new(registry)?;
         Ok(Arc::new(Self {
             timing,
-            states: States::new(settings.max_states, settings.follow_redis),
-            places: Places::new(settings.max_held, settings.max_held_per_sandbox, metrics.held.clone()),
-            resume: resume.into(),
-            flights: Flights::default(),
+            states: StateTable::new(settings.max_states, settings.follow_redis),
+            hold_queue: HoldQueue::new(
+                settings.max_held,
+                settings.max_held_per_sandbox,
+                metrics.held.clone(),
+            ),
+            resume_client: resume.into(),
+            resumes_in_flight: ResumesInFlight::default(),
             activity: Activity::new(settings.max_active),
             clock,
             metrics,
@@ -119,10 +123,10 @@ impl Lifecycle {
     pub fn update(&self, settings: Settings) -> Result<(), LifecycleError> {
         // The same manager goes on counting the calls that are under way.
         if settings.resume != self.settings.load().resume {
-            let manager = settings.resume.as_ref().map(Manager::new).transpose()?;
-            self.resume.store(manager.map(Arc::new));
+            let manager = settings.resume.as_ref().map(ResumeClient::new).transpose()?;
+            self.resume_client.store(manager.map(Arc::new));
         }
-        self.places.resize(settings.max_held, settings.max_held_per_sandbox);
+        self.hold_queue.resize(settings.max_held, settings.max_held_per_sandbox);
         self.settings.store(Arc::new(settings));
         Ok(())
     }
@@ -148,20 +152,20 @@ impl Lifecycle {
     /// Requests held now.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.places.taken()
+        self.hold_queue.len()
     }
 
     /// Takes a push of the admin API.
     pub fn push_state(&self, id: &SandboxId, state: SandboxState) {
         let at = self.states.next_mark();
-        self.learn(id, Event::Pushed { state, at });
+        self.apply(id, StateEvent::Pushed { state, at });
     }
 
     /// Sets or (`Some(None)`) clears what the lifecycle metadata says about waking by itself.
     pub(crate) fn set_auto_resume(&self, id: &SandboxId, auto_resume: Option<bool>) {
         self.states.update(id, |known| known.auto_resume = auto_resume);
         // Somebody may wait for a resume that is no longer wanted.
-        self.places.wake(id);
+        self.hold_queue.notify(id);
     }
 
     /// Forgets metadata, state, activity and route of a deleted sandbox and ends what runs to it;
@@ -169,7 +173,7 @@ impl Lifecycle {
     pub fn delete(&self, id: &SandboxId) -> bool {
         let had_route = self.hooks.forgotten(id);
         let at = self.states.next_mark();
-        self.learn(id, Event::Deleted { at });
+        self.apply(id, StateEvent::Deleted { at });
         self.forget_activity(id);
         had_route
     }
@@ -182,7 +186,7 @@ impl Lifecycle {
     /// Notes authorised traffic of `id` now. At most one write a second.
     pub fn touch(&self, id: &SandboxId) {
         self.activity.touch(id, self.clock.steady(), || {
-            self.states.peek(id).is_none_or(|known| known.gone_until_ms <= self.now_ms())
+            self.states.peek(id).is_none_or(|known| known.deleted_until_ms <= self.now_ms())
         });
     }
 
@@ -210,7 +214,7 @@ impl Lifecycle {
     pub fn observed_since(&self, id: &SandboxId, snapshot: &Snapshot, began: u64) {
         let status = snapshot.record.as_ref().map(|record| record.status);
         let at = self.states.next_mark();
-        self.learn(id, Event::Read { status, word: snapshot.state, began, at });
+        self.apply(id, StateEvent::Read { status, word: snapshot.state, began, at });
         if status.is_none() && self.activity.knows(id) {
             self.forget_activity(id);
         }
@@ -223,23 +227,23 @@ impl Lifecycle {
 
     /// Takes `event` in, and lets everybody know in the order that is safe: a new generation
     /// before the gate opens, a kill after it has closed, waiters last.
-    pub(crate) fn learn(&self, id: &SandboxId, event: Event) {
-        let announced = self.states.preview(id, event).wakes;
+    pub(crate) fn apply(&self, id: &SandboxId, event: StateEvent) {
+        let announced = self.states.would_change(id, event).wakes;
         if announced {
             self.hooks.resumed(id);
         }
-        let change = self.states.learn(id, event);
+        let change = self.states.apply(id, event);
         if change.wakes && !announced {
             self.hooks.resumed(id);
         }
         if change.kills {
             self.hooks.killed(id);
         }
-        if change.strange {
+        if change.unknown_word {
             tracing::warn!(sandbox = %id, "the state of the sandbox is an unknown word; it passes the gate");
         }
         if change.changed {
-            self.places.wake(id);
+            self.hold_queue.notify(id);
         }
     }
 
@@ -247,7 +251,7 @@ impl Lifecycle {
     fn forget_activity(&self, id: &SandboxId) {
         let gone = u64::try_from(self.timing.gone.as_millis()).unwrap_or(u64::MAX);
         let until = self.now_ms().saturating_add(gone);
-        self.states.update(id, |known| known.gone_until_ms = until);
+        self.states.update(id, |known| known.deleted_until_ms = until);
         self.activity.remove(id);
     }
 }
@@ -268,12 +272,12 @@ impl SnapshotObserver for Lifecycle {
 
     fn state_changed(&self, id: &SandboxId) {
         let at = self.states.next_mark();
-        self.states.noted(id, at);
+        self.states.change_announced(id, at);
     }
 
     fn interested(&self, id: &SandboxId) -> bool {
-        let worth_reading = |known: Known| known.is_noted() || known.contradicted();
-        self.places.waited_for(id) || self.states.peek(id).is_some_and(worth_reading)
+        let worth_reading = |known: KnownState| known.has_unread_change() || known.contradicted();
+        self.hold_queue.has_waiters(id) || self.states.peek(id).is_some_and(worth_reading)
     }
 }
 

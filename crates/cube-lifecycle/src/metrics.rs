@@ -5,7 +5,7 @@ use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, exponential_buckets,
 };
 
-use crate::Refusal;
+use crate::GateRefusal;
 
 /// How a resume ended, the values of the label `outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) enum ResumeOutcome {
 pub(crate) struct Metrics {
     pass: IntCounter,
     hold: IntCounter,
-    refused: [(Refusal, IntCounter); 6],
+    refused: [(GateRefusal, IntCounter); 6],
     resumes: [(ResumeOutcome, IntCounter); 5],
     pub(crate) resume_seconds: Histogram,
     pub(crate) held: IntGauge,
@@ -53,12 +53,12 @@ impl Metrics {
                 &["outcome"],
             )?,
         )?;
-        let refused = |refusal: Refusal| (refusal, verdicts.with_label_values(&[refusal.as_str()]));
+        let refused = |refusal: GateRefusal| (refusal, verdicts.with_label_values(&[refusal.as_str()]));
         let ended = |outcome, word| (outcome, resumes.with_label_values(&[word]));
         Ok(Self {
             pass: verdicts.with_label_values(&["pass"]),
             hold: verdicts.with_label_values(&["hold"]),
-            refused: Refusal::ALL.map(refused),
+            refused: GateRefusal::ALL.map(refused),
             resumes: [
                 ended(ResumeOutcome::Resumed, "resumed"),
                 ended(ResumeOutcome::Quota, "quota"),
@@ -88,7 +88,7 @@ impl Metrics {
         self.hold.inc();
     }
 
-    pub(crate) fn refused(&self, refusal: Refusal) {
+    pub(crate) fn refused(&self, refusal: GateRefusal) {
         count(&self.refused, refusal);
     }
 

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::{broadcast, oneshot};
 
 use super::*;
-use crate::testing::{Bench, LONG, until};
+use crate::testbed::{LONG, Testbed, until};
 
 /// A store that has a registry and nothing else.
 #[derive(Default)]
@@ -92,7 +92,7 @@ fn begin(
 
 #[tokio::test]
 async fn the_first_beat_is_at_once_and_the_row_goes_at_the_end() {
-    let lifecycle = Bench::new().build();
+    let lifecycle = Testbed::new().build();
     let rows = Arc::<Rows>::default();
     assert_eq!(lifecycle.heartbeat_last_pushed_ms(), None);
     let (end, task) = begin(&lifecycle, &rows, LONG);
@@ -114,7 +114,7 @@ async fn the_first_beat_is_at_once_and_the_row_goes_at_the_end() {
 
 #[tokio::test]
 async fn a_store_that_fails_is_tried_again_and_the_row_is_the_same_every_time() {
-    let lifecycle = Bench::new().build();
+    let lifecycle = Testbed::new().build();
     let rows = Arc::<Rows>::default();
     *rows.failures.lock() = 3;
     let (end, task) = begin(&lifecycle, &rows, Duration::from_millis(1));
@@ -128,7 +128,7 @@ async fn a_store_that_fails_is_tried_again_and_the_row_is_the_same_every_time() 
 
 #[tokio::test]
 async fn a_heartbeat_that_is_dropped_leaves_its_row() {
-    let lifecycle = Bench::new().build();
+    let lifecycle = Testbed::new().build();
     let rows = Arc::<Rows>::default();
     let (_end, task) = begin(&lifecycle, &rows, LONG);
     until("announced", || rows.said.lock().len() == 1).await;

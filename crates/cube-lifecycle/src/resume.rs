@@ -10,24 +10,24 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::call::Endpoint;
-use crate::gate::Stance;
+use crate::gate::GateDecision;
 use crate::metrics::ResumeOutcome;
-use crate::states::Event;
-use crate::{BearerToken, Lifecycle, LifecycleError, Refusal, ResumeSettings};
+use crate::resume_client::ResumeEndpoint;
+use crate::state_table::StateEvent;
+use crate::{BearerToken, GateRefusal, Lifecycle, LifecycleError, ResumeSettings};
 
 /// The manager and the bounds on asking it.
-pub(crate) struct Manager {
-    endpoint: Endpoint,
+pub(crate) struct ResumeClient {
+    endpoint: ResumeEndpoint,
     token: Option<BearerToken>,
     timeout: Duration,
     calls: Arc<Semaphore>,
 }
 
-impl Manager {
+impl ResumeClient {
     pub(crate) fn new(settings: &ResumeSettings) -> Result<Self, LifecycleError> {
         Ok(Self {
-            endpoint: Endpoint::parse(&settings.url)?,
+            endpoint: ResumeEndpoint::parse(&settings.url)?,
             token: settings.token.clone(),
             timeout: settings.timeout,
             calls: Arc::new(Semaphore::new(settings.max_concurrent.min(Semaphore::MAX_PERMITS))),
@@ -55,58 +55,58 @@ impl Manager {
     }
 }
 
-type End = Option<Result<(), Refusal>>;
+type End = Option<Result<(), GateRefusal>>;
 
 /// A call under way, as one waiter sees it.
-pub(crate) struct Flight(watch::Receiver<End>);
+pub(crate) struct ResumeInFlight(watch::Receiver<End>);
 
-impl Flight {
-    pub(crate) async fn ended(mut self) -> Result<(), Refusal> {
+impl ResumeInFlight {
+    pub(crate) async fn ended(mut self) -> Result<(), GateRefusal> {
         match self.0.wait_for(Option::is_some).await.map(|end| *end) {
             Ok(Some(end)) => end,
             // The task was ended from outside: the process stops.
-            Ok(None) | Err(_) => Err(Refusal::ResumeFailed),
+            Ok(None) | Err(_) => Err(GateRefusal::ResumeFailed),
         }
     }
 }
 
 /// What became of the wish to have a sandbox resumed.
-pub(crate) enum Joined {
-    Flight(Flight),
-    Refused(Refusal),
+pub(crate) enum JoinedResume {
+    InFlight(ResumeInFlight),
+    Refused(GateRefusal),
     /// It is awake by now.
     NotNeeded,
 }
 
-enum Slot {
+enum ResumeSlot {
     Calling(watch::Receiver<End>),
     /// The last call failed a moment ago; who asks is told the same.
-    Failed(Refusal),
+    Failed(GateRefusal),
 }
 
 /// Calls under way and failures of the last moment, by sandbox.
 #[derive(Default)]
-pub(crate) struct Flights(Mutex<HashMap<SandboxId, Slot, ahash::RandomState>>);
+pub(crate) struct ResumesInFlight(Mutex<HashMap<SandboxId, ResumeSlot, ahash::RandomState>>);
 
-impl Flights {
+impl ResumesInFlight {
     /// What a request is told at once while the last failure is fresh.
-    pub(crate) fn refused(&self, id: &SandboxId) -> Option<Refusal> {
+    pub(crate) fn refused(&self, id: &SandboxId) -> Option<GateRefusal> {
         match self.0.lock().get(id) {
-            Some(Slot::Failed(refusal)) => Some(*refusal),
+            Some(ResumeSlot::Failed(refusal)) => Some(*refusal),
             _ => None,
         }
     }
 }
 
 /// Takes the slot away when the task ends, however it ends.
-struct Clear {
+struct ClearOnDrop {
     lifecycle: Arc<Lifecycle>,
     id: SandboxId,
 }
 
-impl Drop for Clear {
+impl Drop for ClearOnDrop {
     fn drop(&mut self) {
-        self.lifecycle.flights.0.lock().remove(&self.id);
+        self.lifecycle.resumes_in_flight.0.lock().remove(&self.id);
     }
 }
 
@@ -117,31 +117,33 @@ impl Lifecycle {
         id: &SandboxId,
         request_id: &str,
         still: impl FnOnce() -> bool,
-    ) -> Joined {
-        let Some(manager) = self.resume.load_full() else { return Joined::NotNeeded };
-        let mut flights = self.flights.0.lock();
-        match flights.get(id) {
-            Some(Slot::Calling(flight)) => return Joined::Flight(Flight(flight.clone())),
-            Some(Slot::Failed(refusal)) => return Joined::Refused(*refusal),
+    ) -> JoinedResume {
+        let Some(manager) = self.resume_client.load_full() else { return JoinedResume::NotNeeded };
+        let mut resumes_in_flight = self.resumes_in_flight.0.lock();
+        match resumes_in_flight.get(id) {
+            Some(ResumeSlot::Calling(in_flight)) => {
+                return JoinedResume::InFlight(ResumeInFlight(in_flight.clone()));
+            }
+            Some(ResumeSlot::Failed(refusal)) => return JoinedResume::Refused(*refusal),
             None => {}
         }
         // A call that succeeded sets the state before it gives up its slot. So whoever finds no
         // slot, and looked at the state before, looks again here.
         if !still() {
-            return Joined::NotNeeded;
+            return JoinedResume::NotNeeded;
         }
         let Ok(permit) = Arc::clone(&manager.calls).try_acquire_owned() else {
             self.metrics.resume(ResumeOutcome::Crowded);
-            return Joined::Refused(Refusal::ResumeFailed);
+            return JoinedResume::Refused(GateRefusal::ResumeFailed);
         };
-        let (tell, flight) = watch::channel(None);
-        flights.insert(id.clone(), Slot::Calling(flight.clone()));
-        drop(flights);
-        let clear = Clear { lifecycle: Arc::clone(self), id: id.clone() };
+        let (tell, in_flight) = watch::channel(None);
+        resumes_in_flight.insert(id.clone(), ResumeSlot::Calling(in_flight.clone()));
+        drop(resumes_in_flight);
+        let clear = ClearOnDrop { lifecycle: Arc::clone(self), id: id.clone() };
         let request_id = request_id.to_owned();
         // A task of its own: a waiter that leaves takes nothing from the others.
         tokio::spawn(async move {
-            let refusal = clear.lifecycle.fly(&manager, &clear.id, &request_id).await;
+            let refusal = clear.lifecycle.run_resume(&manager, &clear.id, &request_id).await;
             drop(permit);
             match refusal {
                 None => {
@@ -149,17 +151,27 @@ impl Lifecycle {
                     tell.send_replace(Some(Ok(())));
                 }
                 Some(refusal) => {
-                    clear.lifecycle.flights.0.lock().insert(clear.id.clone(), Slot::Failed(refusal));
+                    clear
+                        .lifecycle
+                        .resumes_in_flight
+                        .0
+                        .lock()
+                        .insert(clear.id.clone(), ResumeSlot::Failed(refusal));
                     tell.send_replace(Some(Err(refusal)));
                     sleep(clear.lifecycle.timing.back_off).await;
                 }
             }
         });
-        Joined::Flight(Flight(flight))
+        JoinedResume::InFlight(ResumeInFlight(in_flight))
     }
 
     /// One call, and what follows from its end.
-    async fn fly(&self, manager: &Manager, id: &SandboxId, request_id: &str) -> Option<Refusal> {
+    async fn run_resume(
+        &self,
+        manager: &ResumeClient,
+        id: &SandboxId,
+        request_id: &str,
+    ) -> Option<GateRefusal> {
         let began = self.states.mark();
         let start = Instant::now();
         let outcome = manager.ask(id, request_id).await;
@@ -168,12 +180,12 @@ impl Lifecycle {
         match outcome {
             ResumeOutcome::Resumed => {
                 let at = self.states.next_mark();
-                self.learn(id, Event::Resumed { began, at });
+                self.apply(id, StateEvent::Resumed { began, at });
                 None
             }
-            ResumeOutcome::Quota => Some(Refusal::ResumeQuota),
+            ResumeOutcome::Quota => Some(GateRefusal::ResumeQuota),
             ResumeOutcome::Failed | ResumeOutcome::TimedOut | ResumeOutcome::Crowded => {
-                Some(Refusal::ResumeFailed)
+                Some(GateRefusal::ResumeFailed)
             }
         }
     }
@@ -183,26 +195,26 @@ impl Lifecycle {
     /// True: it was resumed; read the record afresh and judge again from the token on. False: it
     /// is not to be, was not, or was tried a moment ago.
     pub async fn resume_after_timeout(self: &Arc<Self>, id: &SandboxId, request_id: &str) -> bool {
-        if self.resume.load().is_none() || self.stance(id, true) != Stance::Pass {
+        if self.resume_client.load().is_none() || self.decide(id, true) != GateDecision::Pass {
             return false;
         }
         let now = self.now_ms();
         let gap = u64::try_from(self.timing.timeout_gap.as_millis()).unwrap_or(u64::MAX);
         let due = self.states.update(id, |known| {
             let due = known.auto_resume == Some(true)
-                && known.tried_ms.is_none_or(|tried| now.saturating_sub(tried) >= gap);
+                && known.resume_tried_ms.is_none_or(|tried| now.saturating_sub(tried) >= gap);
             if due {
-                known.tried_ms = Some(now);
+                known.resume_tried_ms = Some(now);
             }
             due
         });
         if !due {
             return false;
         }
-        let Some(_place) = self.places.take(id) else { return false };
+        let Some(_slot) = self.hold_queue.enter(id) else { return false };
         match self.join(id, request_id, || true) {
-            Joined::Flight(flight) => flight.ended().await.is_ok(),
-            Joined::Refused(_) | Joined::NotNeeded => false,
+            JoinedResume::InFlight(in_flight) => in_flight.ended().await.is_ok(),
+            JoinedResume::Refused(_) | JoinedResume::NotNeeded => false,
         }
     }
 }

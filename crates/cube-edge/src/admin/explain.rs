@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use cube_lifecycle::Outlook;
+use cube_lifecycle::GateForecast;
 use cube_metadata::{Access, FieldValue};
 use cube_resolver::{Lookup, Route, RouteEntry, RouteError, TokenVerdict};
 use cube_route::{ListenerKind, Port, RequestHead, SandboxTarget, envd_control_route};
@@ -311,26 +311,26 @@ impl Explanation {
         let lifecycle_state = state.lifecycle.state(&target.id).map_or("unknown", routes::word);
         let values = json!({ "state": lifecycle_state });
         let preflight = is_preflight(&question.method, &question.headers);
-        match state.lifecycle.outlook(&target.id) {
-            Outlook::Pass => {
+        match state.lifecycle.forecast(&target.id) {
+            GateForecast::Pass => {
                 self.step("gate", true, format!("state {lifecycle_state}: passes"), values);
                 Ok(None)
             }
-            Outlook::Refuse(refusal) => {
+            GateForecast::Refuse(refusal) => {
                 let says = format!("state {lifecycle_state}: refused ({})", refusal.as_str());
                 Err(self.stop("gate", says, values, access::error_of(refusal)))
             }
-            Outlook::Wait | Outlook::Wake if preflight => {
+            GateForecast::Wait | GateForecast::Wake if preflight => {
                 let error = state.lifecycle.gate_without_hold(&target.id).map(access::error_of);
                 let says = format!("state {lifecycle_state}: a preflight wakes and holds nothing");
                 Err(self.stop("gate", says, values, error.unwrap_or(ProxyError::Pausing)))
             }
-            Outlook::Wait => {
+            GateForecast::Wait => {
                 let after = "held until the change ends, at most lifecycle.pause_wait; then judged again";
                 self.step("gate", true, format!("state {lifecycle_state}: {after}"), values);
                 Ok(Some(after))
             }
-            Outlook::Wake => {
+            GateForecast::Wake => {
                 let after = "held while the sandbox is resumed, at most resume.timeout; then judged again";
                 self.step("gate", true, format!("state {lifecycle_state}: {after}"), values);
                 Ok(Some(after))

@@ -1,7 +1,7 @@
 //! Answers of the listeners beside the data plane.
 
 use bytes::Bytes;
-use cube_lifecycle::AdminAnswer;
+use cube_lifecycle::LifecycleResponse;
 use http::StatusCode;
 use pingora_core::Result;
 use pingora_http::ResponseHeader;
@@ -42,8 +42,8 @@ impl Answer {
     }
 }
 
-impl From<AdminAnswer> for Answer {
-    fn from(answer: AdminAnswer) -> Self {
+impl From<LifecycleResponse> for Answer {
+    fn from(answer: LifecycleResponse) -> Self {
         Self { status: answer.status, kind: "application/json", body: answer.body }
     }
 }

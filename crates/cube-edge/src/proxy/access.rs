@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cube_breaker::BreakerVerdict;
-use cube_lifecycle::{Gate, Held, Refusal};
+use cube_lifecycle::{GateRefusal, GateVerdict, HoldOutcome};
 use cube_metadata::FieldValue;
 use cube_resolver::{Lookup, RouteEntry, RouteError, TokenVerdict};
 use cube_route::{Port, SandboxTarget};
@@ -57,9 +57,11 @@ impl ProxyState {
             self.check_token(session, ctx, &target, &entry)?;
             self.take_slot(ctx, &target, &origin, &entry)?;
             match self.lifecycle.gate(&target.id) {
-                Gate::Pass => return self.dispatch(ctx, &target, &origin, entry).map_err(Stop::ProxyError),
-                Gate::Refuse(refusal) => return Err(error_of(refusal).into()),
-                Gate::Hold => {}
+                GateVerdict::Pass => {
+                    return self.dispatch(ctx, &target, &origin, entry).map_err(Stop::ProxyError);
+                }
+                GateVerdict::Refuse(refusal) => return Err(error_of(refusal).into()),
+                GateVerdict::Hold => {}
             }
             let request = session.req_header();
             let patient = ctx.held < ctx.settings.pause_wait || ctx.held.is_zero();
@@ -84,12 +86,12 @@ impl ProxyState {
             };
             ctx.held += begun.elapsed();
             match held {
-                Held::Changed => {}
-                Held::Resumed => {
+                HoldOutcome::Changed => {}
+                HoldOutcome::Resumed => {
                     ctx.resumed = true;
                     ctx.attempts.tally.restart();
                 }
-                Held::Refuse(refusal) => return Err(error_of(refusal).into()),
+                HoldOutcome::Refuse(refusal) => return Err(error_of(refusal).into()),
             }
             afresh = true;
         }
@@ -201,14 +203,14 @@ pub(crate) fn masked_host(entry: &RouteEntry, port: Port) -> Result<Option<Heade
 }
 
 /// What a refusal of the gate is answered as.
-pub(crate) fn error_of(refusal: Refusal) -> ProxyError {
+pub(crate) fn error_of(refusal: GateRefusal) -> ProxyError {
     match refusal {
-        Refusal::Pausing => ProxyError::Pausing,
-        Refusal::Paused => ProxyError::Paused,
-        Refusal::ResumeFailed => ProxyError::ResumeFailed,
-        Refusal::ResumeQuota => ProxyError::ResumeQuota,
-        Refusal::Killed => ProxyError::Killed,
-        Refusal::TooManyHeld => ProxyError::HeldTooMany,
+        GateRefusal::Pausing => ProxyError::Pausing,
+        GateRefusal::Paused => ProxyError::Paused,
+        GateRefusal::ResumeFailed => ProxyError::ResumeFailed,
+        GateRefusal::ResumeQuota => ProxyError::ResumeQuota,
+        GateRefusal::Killed => ProxyError::Killed,
+        GateRefusal::TooManyHeld => ProxyError::HeldTooMany,
     }
 }
 

@@ -267,7 +267,7 @@ mod tests {
         let counted = cube_edge::Counted::of(&registry.gather());
         let standing = cube_edge::ProcessStanding { pid: 7, started: u64::MAX, ..Default::default() };
         let ledger = cube_edge::Ledger { service_started: -3, gone: counted.clone(), ..Default::default() };
-        let listings = cube_lifecycle::Listings { listed: 5, offset: Some(-4), cursors: vec![(1, 2)] };
+        let listings = cube_lifecycle::ListingCursors { listed: 5, offset: Some(-4), cursors: vec![(1, 2)] };
         let known = Message::Known {
             listings: listings.clone(),
             drainers: 1,

@@ -201,7 +201,7 @@ impl Linked {
         let began = lifecycle.steady_ms();
         let again = std::mem::replace(&mut self.again, AGAIN).as_millis();
         let since = self.reported.saturating_sub(u64::try_from(again).unwrap_or(u64::MAX));
-        send_activity(sender, lifecycle.activity_newer(since)).await?;
+        send_activity(sender, lifecycle.export_activity(since)).await?;
         self.reported = began;
         let Some(said) = self.counted.take() else { return Ok(()) };
         // Gathering reads files of the system's.

@@ -426,11 +426,11 @@ impl Incumbent {
         self.gateway.admin_forwarding().close().await;
         let lifecycle = self.gateway.lifecycle();
         let sender = channel.sender();
-        for rows in lifecycle.state_rows().chunks(ROWS) {
+        for rows in lifecycle.export_states().chunks(ROWS) {
             sender.send(&Message::States { rows: rows.to_vec() }).await.map_err(lost)?;
         }
-        send_activity(&sender, lifecycle.activity_newer(0)).await.map_err(lost)?;
-        let listings = lifecycle.listings();
+        send_activity(&sender, lifecycle.export_activity(0)).await.map_err(lost)?;
+        let listings = lifecycle.listing_cursors();
         let drainers = *self.links.borrow();
         let ledger = Some(Box::new(self.gateway.ledger()));
         sender.send(&Message::Known { listings, drainers, ledger }).await.map_err(lost)?;

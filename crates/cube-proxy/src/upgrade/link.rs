@@ -105,7 +105,7 @@ async fn hear(
 ) -> io::Result<()> {
     while let Some(message) = channel.receive().await? {
         match message {
-            Message::Activity { rows, offset } => lifecycle.take_activity(&rows, offset),
+            Message::Activity { rows, offset } => lifecycle.import_activity(&rows, offset),
             Message::Report { standing, counted } => process.report(standing, counted),
             Message::Heard { number } => {
                 if let Some(heard) = unheard.lock().remove(&number) {

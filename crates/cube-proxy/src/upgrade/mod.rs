@@ -23,7 +23,7 @@ mod socket;
 mod successor;
 
 use cube_edge::{Counted, Ledger, ProcessStanding};
-use cube_lifecycle::{Listings, StateRow};
+use cube_lifecycle::{ListingCursors, StateRow};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -83,7 +83,7 @@ enum Message {
     /// successor.
     Known {
         #[serde(flatten)]
-        listings: Listings,
+        listings: ListingCursors,
         drainers: usize,
         /// What was counted before and beside the successor.
         #[serde(default, skip_serializing_if = "Option::is_none")]

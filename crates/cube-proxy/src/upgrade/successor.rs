@@ -156,10 +156,10 @@ impl Takeover {
         let lifecycle = gateway.lifecycle();
         loop {
             match self.channel.receive_within(KNOWN).await {
-                Ok(Some(Message::States { rows })) => lifecycle.take_states(&rows),
-                Ok(Some(Message::Activity { rows, offset })) => lifecycle.take_activity(&rows, offset),
+                Ok(Some(Message::States { rows })) => lifecycle.import_states(&rows),
+                Ok(Some(Message::Activity { rows, offset })) => lifecycle.import_activity(&rows, offset),
                 Ok(Some(Message::Known { listings, drainers, ledger })) => {
-                    lifecycle.go_on_from(&listings);
+                    lifecycle.continue_from(&listings);
                     if let Some(ledger) = ledger {
                         gateway.take_ledger(*ledger);
                     }

@@ -18,24 +18,24 @@ use quick_cache::sync::{Cache, DefaultLifecycle, EntryAction, EntryResult};
 use quick_cache::{OptionsBuilder, UnitWeighter};
 
 /// How many events there had been at some moment.
-pub(crate) type Mark = u64;
+pub(crate) type EventMark = u64;
 
 /// Something that was learned about the state of a sandbox.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Event {
+pub(crate) enum StateEvent {
     /// The admin API was told.
-    Pushed { state: SandboxState, at: Mark },
+    Pushed { state: SandboxState, at: EventMark },
     /// The manager answered 200 to a resume call that was sent at `began`.
-    Resumed { began: Mark, at: Mark },
+    Resumed { began: EventMark, at: EventMark },
     /// The store was read; `status` is none where there is no record.
-    Read { status: Option<Option<Status>>, word: Option<Status>, began: Mark, at: Mark },
+    Read { status: Option<Option<Status>>, word: Option<Status>, began: EventMark, at: EventMark },
     /// The sandbox was deleted through the admin API.
-    Deleted { at: Mark },
+    Deleted { at: EventMark },
 }
 
 /// What an event did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Change {
+pub(crate) struct StateChange {
     /// The state is another than before.
     pub(crate) changed: bool,
     /// A life of the sandbox begins: connections to the one before are of no use.
@@ -43,119 +43,120 @@ pub(crate) struct Change {
     /// Whatever runs to the sandbox is to end.
     pub(crate) kills: bool,
     /// A word that is none of the six was taken as state.
-    pub(crate) strange: bool,
+    pub(crate) unknown_word: bool,
 }
 
 /// What is known about one sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownState {
     /// The state in force.
     pub(crate) state: Option<Status>,
     /// From the lifecycle metadata; none where nobody said.
     pub(crate) auto_resume: Option<bool>,
     /// When a resume after a connect time-out was last tried (monotonic milliseconds).
-    pub(crate) tried_ms: Option<u64>,
+    pub(crate) resume_tried_ms: Option<u64>,
     /// Until when activity of the sandbox is no sign of life, since it was deleted (monotonic
     /// milliseconds).
-    pub(crate) gone_until_ms: u64,
+    pub(crate) deleted_until_ms: u64,
     /// The record's `Status` as last read; the outer none: no record was read.
     pub(crate) last_status: Option<Option<Status>>,
     /// The state string as last read; one that was never read is as good as one that is not set.
-    pub(crate) last_word: Option<Status>,
+    pub(crate) last_state_string: Option<Status>,
     /// When the last push came. Reads that began before it are not believed.
-    pub(crate) pushed: Mark,
+    pub(crate) pushed: EventMark,
     /// When the store last announced a change of the state string that was not read yet; 0: there
     /// is none.
-    noted: Mark,
+    announced_at: EventMark,
     /// When the last life began.
-    woken: Mark,
+    woken: EventMark,
 }
 
 const RUNNING: Option<Status> = Some(Status::Known(SandboxState::Running));
 
-fn sleeps(state: Option<Status>) -> bool {
+fn is_asleep(state: Option<Status>) -> bool {
     matches!(
         state,
         Some(Status::Known(SandboxState::Pausing | SandboxState::Paused | SandboxState::Resuming))
     )
 }
 
-fn dies(state: Option<Status>) -> bool {
+fn is_ending(state: Option<Status>) -> bool {
     matches!(state, Some(Status::Known(SandboxState::Killing | SandboxState::Killed)))
 }
 
-impl Known {
+impl KnownState {
     /// Takes `event` in.
-    pub(crate) fn learn(&mut self, event: Event, follow: bool) -> Change {
+    pub(crate) fn apply(&mut self, event: StateEvent, follow: bool) -> StateChange {
         let before = self.state;
         match event {
-            Event::Pushed { state, at } => {
+            StateEvent::Pushed { state, at } => {
                 self.state = Some(Status::Known(state));
                 self.pushed = at;
             }
             // A kill that was learned of while the call was under way is not undone by its answer.
-            Event::Resumed { .. } if dies(before) => return Change::default(),
-            Event::Resumed { at, .. } => {
+            StateEvent::Resumed { .. } if is_ending(before) => return StateChange::default(),
+            StateEvent::Resumed { at, .. } => {
                 self.state = RUNNING;
                 self.pushed = at;
             }
-            Event::Deleted { at } => *self = Self { pushed: at, ..Self::default() },
-            Event::Read { word, began, .. } if self.pushed > began => {
+            StateEvent::Deleted { at } => *self = Self { pushed: at, ..Self::default() },
+            StateEvent::Read { word, began, .. } if self.pushed > began => {
                 // The push came after the change was announced, so the word is old news for good.
-                if self.is_noted() && self.noted < self.pushed {
-                    self.noted = 0;
-                    self.last_word = word;
+                if self.has_unread_change() && self.announced_at < self.pushed {
+                    self.announced_at = 0;
+                    self.last_state_string = word;
                 }
-                return Change::default();
+                return StateChange::default();
             }
-            Event::Read { status, word, began, .. } => {
-                let told = follow && self.read_word(word, began);
+            StateEvent::Read { status, word, began, .. } => {
+                let told = follow && self.apply_state_string(word, began);
                 match status {
                     Some(status) => {
-                        self.gone_until_ms = 0;
-                        self.read_status(status, told);
+                        self.deleted_until_ms = 0;
+                        self.apply_status(status, told);
                     }
                     // A record that is gone says as little as one without the field; an id that
                     // never had one leaves no trace.
-                    None if self.last_status.is_some() => self.read_status(None, told),
+                    None if self.last_status.is_some() => self.apply_status(None, told),
                     None => {}
                 }
             }
         }
         let wakes = match event {
             // A push that told of it while the call was under way has begun the new life.
-            Event::Resumed { began, .. } => !(before == RUNNING && self.woken > began),
-            Event::Deleted { .. } => false,
-            _ => sleeps(before) && !sleeps(self.state) && !dies(self.state),
+            StateEvent::Resumed { began, .. } => !(before == RUNNING && self.woken > began),
+            StateEvent::Deleted { .. } => false,
+            _ => is_asleep(before) && !is_asleep(self.state) && !is_ending(self.state),
         };
         if wakes {
             self.woken = match event {
-                Event::Pushed { at, .. }
-                | Event::Resumed { at, .. }
-                | Event::Read { at, .. }
-                | Event::Deleted { at } => at,
+                StateEvent::Pushed { at, .. }
+                | StateEvent::Resumed { at, .. }
+                | StateEvent::Read { at, .. }
+                | StateEvent::Deleted { at } => at,
             };
         }
         let changed = before != self.state;
-        Change {
+        StateChange {
             changed,
             wakes,
             kills: match event {
-                Event::Pushed { .. } => dies(self.state),
-                Event::Deleted { .. } => true,
-                _ => changed && dies(self.state),
+                StateEvent::Pushed { .. } => is_ending(self.state),
+                StateEvent::Deleted { .. } => true,
+                _ => changed && is_ending(self.state),
             },
-            strange: changed && self.state == Some(Status::Unknown),
+            unknown_word: changed && self.state == Some(Status::Unknown),
         }
     }
 
     /// The state string, read from `began` on; whether it told something new.
-    fn read_word(&mut self, word: Option<Status>, began: Mark) -> bool {
-        let last = std::mem::replace(&mut self.last_word, word);
+    fn apply_state_string(&mut self, word: Option<Status>, began: EventMark) -> bool {
+        let last = std::mem::replace(&mut self.last_state_string, word);
         // A change that was announced after the read began is for the next read.
-        let announced = (self.is_noted() && self.noted <= began).then(|| std::mem::take(&mut self.noted));
+        let announced = (self.has_unread_change() && self.announced_at <= began)
+            .then(|| std::mem::take(&mut self.announced_at));
         let new = match announced {
-            Some(noted) => noted > self.pushed,
+            Some(announced_at) => announced_at > self.pushed,
             None => last != word,
         };
         match word {
@@ -180,7 +181,7 @@ impl Known {
 
     /// The record's `Status`. `told`: the state string of the same read told something new, which
     /// is the better word.
-    fn read_status(&mut self, status: Option<Status>, told: bool) {
+    fn apply_status(&mut self, status: Option<Status>, told: bool) {
         match self.last_status.replace(status) {
             None if self.state.is_none() => self.state = status,
             None => {}
@@ -192,26 +193,26 @@ impl Known {
     }
 
     /// Whether a change of the state string was announced and not read yet.
-    pub(crate) fn is_noted(&self) -> bool {
-        self.noted != 0
+    pub(crate) fn has_unread_change(&self) -> bool {
+        self.announced_at != 0
     }
 
     /// Whether what was last read is not what is in force. The next change must then be read when
     /// it happens: a later one may read as the value that is already known.
     pub(crate) fn contradicted(&self) -> bool {
         let other = |last: Option<Status>| last.is_some() && last != self.state;
-        other(self.last_word) || other(self.last_status.flatten())
+        other(self.last_state_string) || other(self.last_status.flatten())
     }
 }
 
 /// The table, bounded by use.
-pub(crate) struct States {
-    known: Cache<SandboxId, Known, UnitWeighter, ahash::RandomState>,
+pub(crate) struct StateTable {
+    known: Cache<SandboxId, KnownState, UnitWeighter, ahash::RandomState>,
     marks: AtomicU64,
     follow: bool,
 }
 
-impl States {
+impl StateTable {
     pub(crate) fn new(max: usize, follow: bool) -> Self {
         let max = max.max(1);
         let weight = u64::try_from(max).unwrap_or(u64::MAX);
@@ -226,59 +227,59 @@ impl States {
     }
 
     /// The mark of now, for a read that begins.
-    pub(crate) fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> EventMark {
         self.marks.load(Ordering::SeqCst)
     }
 
     /// A new mark, for an event.
-    pub(crate) fn next_mark(&self) -> Mark {
+    pub(crate) fn next_mark(&self) -> EventMark {
         self.marks.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// What is known; counts as use.
-    pub(crate) fn get(&self, id: &SandboxId) -> Option<Known> {
+    pub(crate) fn get(&self, id: &SandboxId) -> Option<KnownState> {
         self.known.get(id)
     }
 
     /// What is known; no use of it.
-    pub(crate) fn peek(&self, id: &SandboxId) -> Option<Known> {
+    pub(crate) fn peek(&self, id: &SandboxId) -> Option<KnownState> {
         self.known.peek(id)
     }
 
     /// What `event` would do now.
-    pub(crate) fn preview(&self, id: &SandboxId, event: Event) -> Change {
-        self.peek(id).unwrap_or_default().learn(event, self.follow)
+    pub(crate) fn would_change(&self, id: &SandboxId, event: StateEvent) -> StateChange {
+        self.peek(id).unwrap_or_default().apply(event, self.follow)
     }
 
     /// Takes `event` in.
-    pub(crate) fn learn(&self, id: &SandboxId, event: Event) -> Change {
-        self.update(id, |known| known.learn(event, self.follow))
+    pub(crate) fn apply(&self, id: &SandboxId, event: StateEvent) -> StateChange {
+        self.update(id, |known| known.apply(event, self.follow))
     }
 
-    /// Notes that the store announced a change of the state string; [`Event::Read`] tells what
+    /// Notes that the store announced a change of the state string; [`StateEvent::Read`] tells what
     /// it is.
-    pub(crate) fn noted(&self, id: &SandboxId, at: Mark) {
+    pub(crate) fn change_announced(&self, id: &SandboxId, at: EventMark) {
         if self.follow {
-            self.update(id, |known| known.noted = at);
+            self.update(id, |known| known.announced_at = at);
         }
     }
 
     /// Changes what is known in one step. Nothing is kept of a sandbox that nothing is known of.
-    pub(crate) fn update<T>(&self, id: &SandboxId, change: impl FnOnce(&mut Known) -> T) -> T
+    pub(crate) fn update<T>(&self, id: &SandboxId, change: impl FnOnce(&mut KnownState) -> T) -> T
     where
         T: Default,
     {
         let mut change = Some(change);
-        let mut once = |known: &mut Known| change.take().map(|change| change(known)).unwrap_or_default();
+        let mut once = |known: &mut KnownState| change.take().map(|change| change(known)).unwrap_or_default();
         let mut out = T::default();
         let entry = self.known.entry(id, None, |_, known| {
             out = once(known);
-            if *known == Known::default() { EntryAction::Remove } else { EntryAction::Retain(()) }
+            if *known == KnownState::default() { EntryAction::Remove } else { EntryAction::Retain(()) }
         });
         if let EntryResult::Vacant(guard) = entry {
-            let mut known = Known::default();
+            let mut known = KnownState::default();
             out = once(&mut known);
-            if known != Known::default() {
+            if known != KnownState::default() {
                 // Fails only where somebody removed the placeholder; nobody does.
                 let _ = guard.insert(known);
             }
@@ -287,7 +288,7 @@ impl States {
     }
 
     /// Everything that is known now.
-    pub(crate) fn all(&self) -> Vec<(SandboxId, Known)> {
+    pub(crate) fn all(&self) -> Vec<(SandboxId, KnownState)> {
         self.known.iter().collect()
     }
 
@@ -298,5 +299,5 @@ impl States {
 }
 
 #[cfg(test)]
-#[path = "states_tests.rs"]
+#[path = "state_table_tests.rs"]
 mod tests;

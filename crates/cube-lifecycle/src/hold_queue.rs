@@ -12,34 +12,34 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 /// All places. Nothing is kept for a sandbox that nobody waits for.
-pub(crate) struct Places {
+pub(crate) struct HoldQueue {
     max: AtomicUsize,
     max_per_sandbox: AtomicUsize,
     /// Taken places; read without the lock where nobody waits, which is nearly always.
     taken: AtomicUsize,
-    seats: Mutex<HashMap<SandboxId, Seat, ahash::RandomState>>,
+    waiters: Mutex<HashMap<SandboxId, Waiters, ahash::RandomState>>,
     gauge: IntGauge,
 }
 
-struct Seat {
+struct Waiters {
     taken: usize,
     changed: Arc<Notify>,
 }
 
 /// One taken place; given back when dropped, so a client that leaves frees it.
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct HeldSlot {
+    hold_queue: Arc<HoldQueue>,
     id: SandboxId,
     changed: Arc<Notify>,
 }
 
-impl Places {
+impl HoldQueue {
     pub(crate) fn new(max: usize, max_per_sandbox: usize, gauge: IntGauge) -> Arc<Self> {
         Arc::new(Self {
             max: AtomicUsize::new(max),
             max_per_sandbox: AtomicUsize::new(max_per_sandbox),
             taken: AtomicUsize::new(0),
-            seats: Mutex::default(),
+            waiters: Mutex::default(),
             gauge,
         })
     }
@@ -51,55 +51,55 @@ impl Places {
     }
 
     /// A place for `id`; none when the bound of the sandbox or of all is reached.
-    pub(crate) fn take(self: &Arc<Self>, id: &SandboxId) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<Self>, id: &SandboxId) -> Option<HeldSlot> {
         let each = self.max_per_sandbox.load(Ordering::Relaxed);
-        let mut seats = self.seats.lock();
+        let mut waiters = self.waiters.lock();
         if self.taken.load(Ordering::Relaxed) >= self.max.load(Ordering::Relaxed) {
             return None;
         }
-        let changed = match seats.get_mut(id) {
-            Some(seat) if seat.taken >= each => return None,
-            Some(seat) => {
-                seat.taken += 1;
-                Arc::clone(&seat.changed)
+        let changed = match waiters.get_mut(id) {
+            Some(waiting) if waiting.taken >= each => return None,
+            Some(waiting) => {
+                waiting.taken += 1;
+                Arc::clone(&waiting.changed)
             }
             None if each == 0 => return None,
             None => {
                 let changed = Arc::new(Notify::new());
-                seats.insert(id.clone(), Seat { taken: 1, changed: Arc::clone(&changed) });
+                waiters.insert(id.clone(), Waiters { taken: 1, changed: Arc::clone(&changed) });
                 changed
             }
         };
         self.taken.fetch_add(1, Ordering::Release);
-        drop(seats);
+        drop(waiters);
         self.gauge.inc();
-        Some(Place { places: Arc::clone(self), id: id.clone(), changed })
+        Some(HeldSlot { hold_queue: Arc::clone(self), id: id.clone(), changed })
     }
 
     /// Wakes everybody who waits for `id`. The change must be visible before the call: a waiter
     /// takes its place before it looks, so either it sees the change or it is woken.
-    pub(crate) fn wake(&self, id: &SandboxId) {
+    pub(crate) fn notify(&self, id: &SandboxId) {
         if self.taken.load(Ordering::Acquire) == 0 {
             return;
         }
-        let changed = self.seats.lock().get(id).map(|seat| Arc::clone(&seat.changed));
+        let changed = self.waiters.lock().get(id).map(|waiting| Arc::clone(&waiting.changed));
         if let Some(changed) = changed {
             changed.notify_waiters();
         }
     }
 
     /// Whether somebody waits for `id`.
-    pub(crate) fn waited_for(&self, id: &SandboxId) -> bool {
-        self.taken.load(Ordering::Acquire) > 0 && self.seats.lock().contains_key(id)
+    pub(crate) fn has_waiters(&self, id: &SandboxId) -> bool {
+        self.taken.load(Ordering::Acquire) > 0 && self.waiters.lock().contains_key(id)
     }
 
     /// Places taken now.
-    pub(crate) fn taken(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 }
 
-impl Place {
+impl HeldSlot {
     /// Listens from the call on; look at the state after it, then wait.
     pub(crate) fn changed(&self) -> Pin<Box<Notified<'_>>> {
         let mut changed = Box::pin(self.changed.notified());
@@ -108,18 +108,18 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HeldSlot {
     fn drop(&mut self) {
-        let mut seats = self.places.seats.lock();
-        if let Some(seat) = seats.get_mut(&self.id) {
-            seat.taken -= 1;
-            if seat.taken == 0 {
-                seats.remove(&self.id);
+        let mut waiters = self.hold_queue.waiters.lock();
+        if let Some(waiting) = waiters.get_mut(&self.id) {
+            waiting.taken -= 1;
+            if waiting.taken == 0 {
+                waiters.remove(&self.id);
             }
         }
-        self.places.taken.fetch_sub(1, Ordering::Release);
-        drop(seats);
-        self.places.gauge.dec();
+        self.hold_queue.taken.fetch_sub(1, Ordering::Release);
+        drop(waiters);
+        self.hold_queue.gauge.dec();
     }
 }
 
@@ -127,8 +127,8 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn places(max: usize, each: usize) -> Arc<Places> {
-        Places::new(max, each, IntGauge::new("held", "held").unwrap())
+    fn hold_queue(max: usize, each: usize) -> Arc<HoldQueue> {
+        HoldQueue::new(max, each, IntGauge::new("held", "held").unwrap())
     }
 
     fn id(text: &str) -> SandboxId {
@@ -137,60 +137,60 @@ mod tests {
 
     #[test]
     fn a_sandbox_has_no_more_places_than_its_bound() {
-        let places = places(10, 2);
-        let first = places.take(&id("a")).unwrap();
-        let _second = places.take(&id("a")).unwrap();
-        assert!(places.take(&id("a")).is_none());
-        assert!(places.take(&id("b")).is_some());
+        let hold_queue = hold_queue(10, 2);
+        let first = hold_queue.enter(&id("a")).unwrap();
+        let _second = hold_queue.enter(&id("a")).unwrap();
+        assert!(hold_queue.enter(&id("a")).is_none());
+        assert!(hold_queue.enter(&id("b")).is_some());
         drop(first);
-        assert!(places.take(&id("a")).is_some());
+        assert!(hold_queue.enter(&id("a")).is_some());
     }
 
     #[test]
     fn all_sandboxes_have_no_more_places_than_the_bound_of_all() {
-        let places = places(2, 2);
-        let _first = places.take(&id("a")).unwrap();
-        let second = places.take(&id("b")).unwrap();
-        assert!(places.take(&id("c")).is_none());
+        let hold_queue = hold_queue(2, 2);
+        let _first = hold_queue.enter(&id("a")).unwrap();
+        let second = hold_queue.enter(&id("b")).unwrap();
+        assert!(hold_queue.enter(&id("c")).is_none());
         drop(second);
-        assert!(places.take(&id("c")).is_some());
+        assert!(hold_queue.enter(&id("c")).is_some());
     }
 
     #[test]
     fn other_bounds_hold_for_who_comes_next() {
-        let places = places(1, 1);
-        let _first = places.take(&id("a")).unwrap();
-        places.resize(2, 2);
-        let _second = places.take(&id("a")).unwrap();
-        places.resize(9, 1);
-        assert!(places.take(&id("a")).is_none());
-        assert!(places.take(&id("b")).is_some());
+        let hold_queue = hold_queue(1, 1);
+        let _first = hold_queue.enter(&id("a")).unwrap();
+        hold_queue.resize(2, 2);
+        let _second = hold_queue.enter(&id("a")).unwrap();
+        hold_queue.resize(9, 1);
+        assert!(hold_queue.enter(&id("a")).is_none());
+        assert!(hold_queue.enter(&id("b")).is_some());
     }
 
     #[test]
     fn a_bound_of_none_holds_nobody() {
-        assert!(places(10, 0).take(&id("a")).is_none());
-        assert!(places(0, 10).take(&id("a")).is_none());
+        assert!(hold_queue(10, 0).enter(&id("a")).is_none());
+        assert!(hold_queue(0, 10).enter(&id("a")).is_none());
     }
 
     #[test]
     fn nothing_is_kept_for_a_sandbox_nobody_waits_for() {
-        let places = places(10, 10);
-        let held = [places.take(&id("a")).unwrap(), places.take(&id("a")).unwrap()];
-        assert!(places.waited_for(&id("a")));
-        assert_eq!((places.taken(), places.gauge.get()), (2, 2));
+        let hold_queue = hold_queue(10, 10);
+        let held = [hold_queue.enter(&id("a")).unwrap(), hold_queue.enter(&id("a")).unwrap()];
+        assert!(hold_queue.has_waiters(&id("a")));
+        assert_eq!((hold_queue.len(), hold_queue.gauge.get()), (2, 2));
         drop(held);
-        assert!(!places.waited_for(&id("a")));
-        assert!(places.seats.lock().is_empty());
-        assert_eq!((places.taken(), places.gauge.get()), (0, 0));
+        assert!(!hold_queue.has_waiters(&id("a")));
+        assert!(hold_queue.waiters.lock().is_empty());
+        assert_eq!((hold_queue.len(), hold_queue.gauge.get()), (0, 0));
     }
 
     #[tokio::test]
     async fn a_change_between_looking_and_waiting_is_not_lost() {
-        let places = places(10, 10);
-        let place = places.take(&id("a")).unwrap();
-        let changed = place.changed();
-        places.wake(&id("a"));
+        let hold_queue = hold_queue(10, 10);
+        let slot = hold_queue.enter(&id("a")).unwrap();
+        let changed = slot.changed();
+        hold_queue.notify(&id("a"));
         changed.await;
     }
 }

@@ -5,7 +5,7 @@ use cube_metadata::SandboxState::{Killed, Paused, Pausing, Running};
 /// (`-`: none, `!`: no record), `stale <status> <word>` (a read that began before the last push),
 /// `note` (the store announces a change of the state string), `resumed`, `deleted`. Gives the state in force after the last.
 fn play(script: &str) -> String {
-    let mut known = Known::default();
+    let mut known = KnownState::default();
     let mut mark = 0;
     for step in script.split(',') {
         let words: Vec<&str> = step.split_whitespace().collect();
@@ -13,13 +13,13 @@ fn play(script: &str) -> String {
         mark += 1;
         let event = match words[..] {
             ["note"] => {
-                known.noted = mark;
+                known.announced_at = mark;
                 continue;
             }
-            ["push", state] => Event::Pushed { state: SandboxState::parse(state).unwrap(), at: mark },
-            ["resumed"] => Event::Resumed { began: mark - 1, at: mark },
-            ["deleted"] => Event::Deleted { at: mark },
-            [kind, record, word] => Event::Read {
+            ["push", state] => StateEvent::Pushed { state: SandboxState::parse(state).unwrap(), at: mark },
+            ["resumed"] => StateEvent::Resumed { began: mark - 1, at: mark },
+            ["deleted"] => StateEvent::Deleted { at: mark },
+            [kind, record, word] => StateEvent::Read {
                 status: (record != "!").then(|| status(record)),
                 word: status(word),
                 began: if kind == "stale" { known.pushed.saturating_sub(1) } else { mark },
@@ -27,7 +27,7 @@ fn play(script: &str) -> String {
             },
             _ => panic!("{step}"),
         };
-        known.learn(event, true);
+        known.apply(event, true);
     }
     match known.state {
         None => "none".to_owned(),
@@ -111,26 +111,29 @@ fn an_announced_change_of_the_string_is_an_event_whatever_it_reads_as() {
 
 #[test]
 fn a_change_is_awaited_until_a_read_that_began_after_it() {
-    let mut known = Known { noted: 3, ..Known::default() };
+    let mut known = KnownState { announced_at: 3, ..KnownState::default() };
     let paused = Some(Status::Known(Paused));
-    let read = |began| Event::Read { status: None, word: paused, began, at: 9 };
-    known.learn(read(2), true);
-    assert!(known.is_noted());
-    known.learn(read(3), true);
-    assert!(!known.is_noted());
+    let read = |began| StateEvent::Read { status: None, word: paused, began, at: 9 };
+    known.apply(read(2), true);
+    assert!(known.has_unread_change());
+    known.apply(read(3), true);
+    assert!(!known.has_unread_change());
 }
 
 #[test]
 fn a_change_of_a_string_that_is_gone_leaves_no_trace() {
-    let states = States::new(100, true);
+    let states = StateTable::new(100, true);
     let id = SandboxId::parse("a").unwrap();
     let at = states.next_mark();
-    states.noted(&id, at);
+    states.change_announced(&id, at);
     assert_eq!(states.len(), 1);
-    states.learn(&id, Event::Read { status: None, word: None, began: states.mark(), at: states.next_mark() });
+    states.apply(
+        &id,
+        StateEvent::Read { status: None, word: None, began: states.mark(), at: states.next_mark() },
+    );
     assert_eq!(states.len(), 0);
-    let ignoring = States::new(100, false);
-    ignoring.noted(&id, at);
+    let ignoring = StateTable::new(100, false);
+    ignoring.change_announced(&id, at);
     assert_eq!(ignoring.len(), 0);
 }
 
@@ -171,97 +174,97 @@ fn a_status_that_is_removed_takes_back_only_itself() {
 
 #[test]
 fn the_string_is_ignored_where_it_is_not_followed() {
-    let mut known = Known::default();
+    let mut known = KnownState::default();
     let paused = Some(Status::Known(Paused));
-    known.learn(Event::Read { status: Some(None), word: paused, began: 1, at: 1 }, false);
+    known.apply(StateEvent::Read { status: Some(None), word: paused, began: 1, at: 1 }, false);
     assert_eq!(known.state, None);
 }
 
-fn pushed(known: &mut Known, state: SandboxState, at: Mark) -> Change {
-    known.learn(Event::Pushed { state, at }, true)
+fn pushed(known: &mut KnownState, state: SandboxState, at: EventMark) -> StateChange {
+    known.apply(StateEvent::Pushed { state, at }, true)
 }
 
 #[test]
 fn a_life_begins_whatever_tells_of_it() {
     for sleeping in [Paused, Pausing, SandboxState::Resuming] {
-        let mut known = Known::default();
+        let mut known = KnownState::default();
         pushed(&mut known, sleeping, 1);
         assert!(pushed(&mut known, Running, 2).wakes, "{sleeping}");
         assert!(!pushed(&mut known, Running, 3).wakes);
     }
-    let mut known = Known::default();
+    let mut known = KnownState::default();
     pushed(&mut known, Paused, 1);
     let running = Some(Status::Known(Running));
-    assert!(known.learn(Event::Read { status: None, word: running, began: 2, at: 3 }, true).wakes);
+    assert!(known.apply(StateEvent::Read { status: None, word: running, began: 2, at: 3 }, true).wakes);
 }
 
 #[test]
 fn a_resume_begins_one_life_although_a_push_tells_of_it_too() {
-    let mut known = Known::default();
+    let mut known = KnownState::default();
     pushed(&mut known, Paused, 1);
     // The call begins, the push comes before its answer.
     assert!(pushed(&mut known, Running, 2).wakes);
-    assert!(!known.learn(Event::Resumed { began: 1, at: 3 }, true).wakes);
+    assert!(!known.apply(StateEvent::Resumed { began: 1, at: 3 }, true).wakes);
     // A sandbox believed running that was resumed all the same has begun one.
-    assert!(known.learn(Event::Resumed { began: 3, at: 4 }, true).wakes);
+    assert!(known.apply(StateEvent::Resumed { began: 3, at: 4 }, true).wakes);
 }
 
 #[test]
 fn a_kill_during_a_resume_is_not_undone_by_its_answer() {
-    let mut known = Known::default();
+    let mut known = KnownState::default();
     pushed(&mut known, Paused, 1);
     pushed(&mut known, Killed, 2);
-    assert_eq!(known.learn(Event::Resumed { began: 1, at: 3 }, true), Change::default());
+    assert_eq!(known.apply(StateEvent::Resumed { began: 1, at: 3 }, true), StateChange::default());
     assert_eq!(known.state, Some(Status::Known(Killed)));
 }
 
 #[test]
 fn every_push_of_a_kill_kills_and_a_read_only_the_first_time() {
-    let mut known = Known::default();
+    let mut known = KnownState::default();
     assert!(pushed(&mut known, SandboxState::Killing, 1).kills);
     assert!(pushed(&mut known, Killed, 2).kills);
-    let mut known = Known::default();
-    let read = |at| Event::Read { status: Some(Some(Status::Known(Killed))), word: None, began: at, at };
-    assert!(known.learn(read(1), true).kills);
-    assert!(!known.learn(read(2), true).kills);
+    let mut known = KnownState::default();
+    let read = |at| StateEvent::Read { status: Some(Some(Status::Known(Killed))), word: None, began: at, at };
+    assert!(known.apply(read(1), true).kills);
+    assert!(!known.apply(read(2), true).kills);
 }
 
 #[test]
 fn a_reading_that_is_not_in_force_makes_the_next_change_worth_reading() {
-    let mut known = Known::default();
+    let mut known = KnownState::default();
     let paused = Some(Status::Known(Paused));
-    known.learn(Event::Read { status: Some(None), word: paused, began: 1, at: 1 }, true);
+    known.apply(StateEvent::Read { status: Some(None), word: paused, began: 1, at: 1 }, true);
     assert!(!known.contradicted());
     pushed(&mut known, Running, 2);
     assert!(known.contradicted());
     let running = Some(Status::Known(Running));
-    known.learn(Event::Read { status: Some(None), word: running, began: 3, at: 3 }, true);
+    known.apply(StateEvent::Read { status: Some(None), word: running, began: 3, at: 3 }, true);
     assert!(!known.contradicted());
 }
 
 #[test]
 fn the_table_is_bounded_and_keeps_nothing_about_the_unknown() {
-    let states = States::new(100, true);
-    let read = Event::Read { status: None, word: None, began: 0, at: 0 };
+    let states = StateTable::new(100, true);
+    let read = StateEvent::Read { status: None, word: None, began: 0, at: 0 };
     for n in 0..1000 {
-        states.learn(&SandboxId::parse(&format!("u{n}")).unwrap(), read);
+        states.apply(&SandboxId::parse(&format!("u{n}")).unwrap(), read);
     }
     assert_eq!(states.len(), 0);
     for n in 0..1000 {
         let id = SandboxId::parse(&format!("s{n}")).unwrap();
-        states.learn(&id, Event::Pushed { state: Paused, at: n });
+        states.apply(&id, StateEvent::Pushed { state: Paused, at: n });
     }
     assert!(states.len() <= 100, "{}", states.len());
 }
 
 #[test]
 fn a_state_that_is_asked_for_outlives_those_that_are_not() {
-    let states = States::new(100, true);
+    let states = StateTable::new(100, true);
     let kept = SandboxId::parse("kept").unwrap();
-    states.learn(&kept, Event::Pushed { state: Killed, at: 1 });
+    states.apply(&kept, StateEvent::Pushed { state: Killed, at: 1 });
     for n in 0..10_000 {
         assert!(states.get(&kept).is_some(), "after {n}");
         let id = SandboxId::parse(&format!("s{n}")).unwrap();
-        states.learn(&id, Event::Pushed { state: Running, at: n });
+        states.apply(&id, StateEvent::Pushed { state: Running, at: n });
     }
 }

@@ -17,7 +17,7 @@ use crate::{BearerToken, LifecycleError};
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Where calls go.
-pub(crate) struct Endpoint {
+pub(crate) struct ResumeEndpoint {
     host: Box<str>,
     port: u16,
     authority: HeaderValue,
@@ -26,7 +26,7 @@ pub(crate) struct Endpoint {
 
 /// Why a call brought no status.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
+pub(crate) enum ResumeCallError {
     #[error("cannot connect: {0}")]
     Connect(#[from] std::io::Error),
     #[error("no answer: {0}")]
@@ -35,7 +35,7 @@ pub(crate) enum CallError {
     Request(#[from] http::Error),
 }
 
-impl Endpoint {
+impl ResumeEndpoint {
     pub(crate) fn parse(url: &str) -> Result<Self, LifecycleError> {
         let wrong = LifecycleError::ResumeUrl;
         let uri: Uri = url.parse().map_err(|_| wrong("not a URL"))?;
@@ -74,20 +74,20 @@ impl Endpoint {
         id: &SandboxId,
         request_id: &str,
         token: Option<&BearerToken>,
-    ) -> Result<StatusCode, CallError> {
+    ) -> Result<StatusCode, ResumeCallError> {
         let request = self.request(id, request_id, token)?;
         let stream = TcpStream::connect((&*self.host, self.port)).await?;
         let (mut sender, driver) =
             http1::Builder::new().title_case_headers(true).handshake(TokioIo::new(stream)).await?;
-        let answer = sender.send_request(request);
-        tokio::pin!(answer, driver);
-        let answer = tokio::select! {
+        let response = sender.send_request(request);
+        tokio::pin!(response, driver);
+        let response = tokio::select! {
             biased;
-            answer = &mut answer => answer,
+            response = &mut response => response,
             // The driver has handed over what it read before it ends.
-            _ = &mut driver => answer.await,
+            _ = &mut driver => response.await,
         };
-        Ok(answer?.status())
+        Ok(response?.status())
     }
 
     fn request(
@@ -126,7 +126,7 @@ mod tests {
             ("http://manager.local:80/cube/", "manager.local", 80, "manager.local:80", "/cube"),
             ("http://[fd00::1]:9", "fd00::1", 9, "[fd00::1]:9", ""),
         ] {
-            let endpoint = Endpoint::parse(url).unwrap();
+            let endpoint = ResumeEndpoint::parse(url).unwrap();
             assert_eq!((&*endpoint.host, endpoint.port, &*endpoint.path), (host, port, path), "{url}");
             assert_eq!(endpoint.authority, authority, "{url}");
         }
@@ -147,7 +147,7 @@ mod tests {
             "http://manager/?a=b",
             "http://mana ger",
         ] {
-            assert!(Endpoint::parse(url).is_err(), "{url:?}");
+            assert!(ResumeEndpoint::parse(url).is_err(), "{url:?}");
         }
     }
 }

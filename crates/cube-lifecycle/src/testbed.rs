@@ -13,9 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
-use crate::clock::tests::Given;
+use crate::clock::tests::TestClock;
 use crate::lifecycle::Timing;
-use crate::{Hooks, Lifecycle, ResumeSettings, Settings};
+use crate::{Lifecycle, LifecycleHooks, ResumeSettings, Settings};
 
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
@@ -40,13 +40,13 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
 
 /// What the hooks were told, in order, with the state that the gate knew at that moment.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct RecordingHooks {
     calls: Mutex<Vec<String>>,
     lifecycle: Mutex<std::sync::Weak<Lifecycle>>,
     pub(crate) routes: AtomicUsize,
 }
 
-impl Told {
+impl RecordingHooks {
     fn note(&self, what: &str, id: &SandboxId) {
         let state = self.lifecycle.lock().upgrade().and_then(|lifecycle| lifecycle.state(id));
         let state = match state {
@@ -62,7 +62,7 @@ impl Told {
     }
 }
 
-impl Hooks for Told {
+impl LifecycleHooks for RecordingHooks {
     fn resumed(&self, id: &SandboxId) {
         self.note("resumed", id);
     }
@@ -78,31 +78,31 @@ impl Hooks for Told {
 }
 
 /// A lifecycle under test. Failures stay fresh for ever unless `timing` is changed.
-pub(crate) struct Bench {
+pub(crate) struct Testbed {
     pub(crate) settings: Settings,
     pub(crate) timing: Timing,
     pub(crate) registry: prometheus::Registry,
-    pub(crate) told: Arc<Told>,
+    pub(crate) told: Arc<RecordingHooks>,
     /// Both clocks begin at 10 s and stand still.
-    pub(crate) clock: Given,
+    pub(crate) clock: TestClock,
 }
 
-impl Bench {
+impl Testbed {
     pub(crate) fn new() -> Self {
         Self {
             settings: Settings { pause_wait: LONG, ..Settings::default() },
             timing: Timing { back_off: LONG, timeout_gap: LONG, gone: LONG },
             registry: prometheus::Registry::new(),
             told: Arc::default(),
-            clock: Given::at(10_000, 10_000),
+            clock: TestClock::at(10_000, 10_000),
         }
     }
 
-    pub(crate) fn resuming_at(manager: &Manager) -> Self {
-        let mut bench = Self::new();
-        bench.settings.resume =
+    pub(crate) fn resuming_at(manager: &ResumeServer) -> Self {
+        let mut testbed = Self::new();
+        testbed.settings.resume =
             Some(ResumeSettings { timeout: LONG, ..ResumeSettings::new(manager.url.clone()) });
-        bench
+        testbed
     }
 
     pub(crate) fn resume(&mut self) -> &mut ResumeSettings {
@@ -110,7 +110,7 @@ impl Bench {
     }
 
     pub(crate) fn build(&self) -> Arc<Lifecycle> {
-        let hooks: Arc<dyn Hooks> = Arc::<Told>::clone(&self.told);
+        let hooks: Arc<dyn LifecycleHooks> = Arc::<RecordingHooks>::clone(&self.told);
         let clock = Clock::new(Box::new(self.clock.clone()));
         let lifecycle =
             Lifecycle::with_timing(self.settings.clone(), self.timing, clock, hooks, &self.registry).unwrap();
@@ -128,11 +128,11 @@ impl Bench {
 
 /// What the scripted manager does with a call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Act {
+pub(crate) enum Behaviour {
     /// Answers with this status.
-    Answer(u16),
-    /// Answers with it once [`Manager::release`] says so.
-    Held(u16),
+    Respond(u16),
+    /// Answers with it once [`ResumeServer::release`] says so.
+    RespondWhenReleased(u16),
     /// Says nothing.
     Silent,
     /// Closes without an answer.
@@ -142,24 +142,27 @@ pub(crate) enum Act {
 }
 
 /// A manager on a free port of the loopback.
-pub(crate) struct Manager {
+pub(crate) struct ResumeServer {
     pub(crate) url: String,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     task: tokio::task::JoinHandle<()>,
 }
 
-struct Shared {
-    act: Mutex<Act>,
+struct ServerState {
+    act: Mutex<Behaviour>,
     requests: Mutex<Vec<String>>,
     release: Semaphore,
 }
 
-impl Manager {
-    pub(crate) async fn start(act: Act) -> Self {
+impl ResumeServer {
+    pub(crate) async fn start(act: Behaviour) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let shared =
-            Arc::new(Shared { act: Mutex::new(act), requests: Mutex::default(), release: Semaphore::new(0) });
+        let shared = Arc::new(ServerState {
+            act: Mutex::new(act),
+            requests: Mutex::default(),
+            release: Semaphore::new(0),
+        });
         let serving = Arc::clone(&shared);
         let task = tokio::spawn(async move {
             loop {
@@ -176,7 +179,7 @@ impl Manager {
         format!("http://{}", listener.local_addr().unwrap())
     }
 
-    pub(crate) fn act(&self, act: Act) {
+    pub(crate) fn set_behaviour(&self, act: Behaviour) {
         *self.shared.act.lock() = act;
     }
 
@@ -195,13 +198,13 @@ impl Manager {
     }
 }
 
-impl Drop for Manager {
+impl Drop for ResumeServer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Shared {
+impl ServerState {
     async fn serve(self: Arc<Self>, mut stream: TcpStream) {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -214,23 +217,23 @@ impl Shared {
         self.requests.lock().push(String::from_utf8(head).unwrap());
         let act = *self.act.lock();
         let status = match act {
-            Act::Answer(status) => status,
-            Act::Held(status) => {
+            Behaviour::Respond(status) => status,
+            Behaviour::RespondWhenReleased(status) => {
                 self.release.acquire().await.unwrap().forget();
                 status
             }
-            Act::Silent => {
+            Behaviour::Silent => {
                 // Until the other side gives up.
                 let _ = stream.read(&mut [0]).await;
                 return;
             }
-            Act::Close => return,
-            Act::Garbage => {
+            Behaviour::Close => return,
+            Behaviour::Garbage => {
                 let _ = stream.write_all(b"hello?\r\n\r\n").await;
                 return;
             }
         };
-        let answer = format!("HTTP/1.1 {status} Scripted\r\nContent-Length: 2\r\n\r\nok");
-        let _ = stream.write_all(answer.as_bytes()).await;
+        let response = format!("HTTP/1.1 {status} Scripted\r\nContent-Length: 2\r\n\r\nok");
+        let _ = stream.write_all(response.as_bytes()).await;
     }
 }
