@@ -1,4 +1,4 @@
-//! The breaker: both answers joined, with a way through that costs nothing while all is well.
+//! The breaker: both sources combined. While nothing is wrong anywhere, asking costs two loads.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -22,9 +22,9 @@ use crate::{BreakerError, DialPermit, Settings};
 pub enum BreakerVerdict {
     /// Yes; what becomes of it is reported on the permit.
     Pass(DialPermit),
-    /// No: it is in the shared faulty set.
+    /// No: it is in the faulty set that replicas share.
     Faulty,
-    /// No: this process's own breaker is open.
+    /// No: this process's breaker for the node is open.
     Open,
 }
 

@@ -37,7 +37,7 @@ impl Breaker {
         }
     }
 
-    /// Until it is time to read the set again; an error: never.
+    /// Waits until it is time to read the set again; an error: the store is gone.
     async fn wait(
         &self,
         events: &mut broadcast::Receiver<StoreEvent>,
@@ -50,7 +50,7 @@ impl Breaker {
                 () = self.changed.notified() => {}
                 event = events.recv() => match event {
                     Ok(StoreEvent::FaultyNodes | StoreEvent::InvalidateAll) | Err(RecvError::Lagged(_)) => {
-                        // One reading answers all that was pushed until it begins.
+                        // One read covers all that was pushed until it begins.
                         while !matches!(events.try_recv(), Err(TryRecvError::Empty | TryRecvError::Closed)) {}
                         return Ok(());
                     }

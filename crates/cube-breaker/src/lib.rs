@@ -1,7 +1,7 @@
 //! May this node be dialled? (lifecycle.md "Breaker")
 //!
-//! Two answers are joined: the faulty set that all replicas share through the store, and what
-//! connects of this process have told about a node. While nothing is wrong anywhere, asking costs
+//! Two sources decide: the faulty set that all replicas share through the store, and how connects of
+//! this process to a node ended. While nothing is wrong anywhere, asking costs
 //! two loads.
 
 mod breaker;

@@ -1,4 +1,4 @@
-//! What operators see of the breaker (operations.md).
+//! Metrics of the breaker (operations.md).
 
 use prometheus::{IntCounter, IntGauge, Registry};
 

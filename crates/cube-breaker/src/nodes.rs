@@ -1,4 +1,4 @@
-//! What connects have told about nodes: a state machine of the time, without a clock of its own.
+//! How connects to nodes ended: a state machine of the time, without a clock of its own.
 //!
 //! A node is here only while something is wrong with it. Closed: failed connects are collected,
 //! one a sandbox; as many different sandboxes as it takes open the breaker, one connect that works
@@ -24,10 +24,10 @@ pub(crate) const MAX_NODES: usize = 4096;
 pub(crate) enum DialDecision {
     /// Dial.
     Yes,
-    /// Dial; the connect decides whether the node is well again. Holds the node's probe place,
-    /// under this ticket, until it is reported or given back.
+    /// Dial as the node's only probe: this connect decides whether the breaker closes. The ticket is held
+    /// until the outcome is reported or the probe is released.
     Probe(u64),
-    /// Do not.
+    /// Do not dial.
     No,
 }
 
@@ -108,7 +108,7 @@ impl NodeTable {
         }
     }
 
-    /// A connect to the node told that it may be away.
+    /// A connect to the node failed in a way that counts against the node.
     pub(crate) fn failed(
         &mut self,
         ip: IpAddr,

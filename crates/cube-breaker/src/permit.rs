@@ -1,4 +1,4 @@
-//! The leave to dial, and the report of what became of it.
+//! The permit to dial, on which the outcome of the connect is reported.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,24 +12,24 @@ use crate::Breaker;
 /// How a connect failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectFailure {
-    /// No answer in time: tells about the node.
+    /// Timed out: counts against the node.
     TimedOut,
-    /// No way to the address: tells about the node.
+    /// Network or host unreachable: counts against the node.
     Unreachable,
     /// Refused: a port is closed in one sandbox, and the node lives.
     Refused,
-    /// Anything else: tells nothing.
+    /// Anything else: says nothing about the node.
     Other,
 }
 
-/// The leave to dial one address once. Reporting costs one load while nothing is wrong anywhere.
-/// Dropped without a report it gives its probe place back. To be reported for new connections
-/// only: one from a pool says nothing about the node now.
+/// The permit to dial one address once. Reporting costs one load while nothing is wrong anywhere.
+/// Dropped without a report, a permit that was a probe lets the next one through. Only new connections
+/// are reported: one from a pool says nothing about the node now.
 pub struct DialPermit {
     breaker: Arc<Breaker>,
     /// None: the sandbox is on this node, and its connects tell nothing about a node.
     node: Option<IpAddr>,
-    /// The probe place it holds.
+    /// The ticket of the probe that it is, if it is one.
     probe: Option<u64>,
     reported: AtomicBool,
 }

@@ -1,4 +1,4 @@
-//! What the operator decides, and what can be wrong with it.
+//! Settings of the breaker, and its error.
 
 use std::time::Duration;
 

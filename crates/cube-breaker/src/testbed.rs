@@ -1,4 +1,4 @@
-//! A store whose faulty set the test decides.
+//! A store for tests, which set its faulty set.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;

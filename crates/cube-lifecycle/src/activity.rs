@@ -1,7 +1,7 @@
 //! When sandboxes last had authorised traffic (lifecycle.md, "Last active").
 //!
-//! A reader asks for what is strictly newer than the `now` of its last answer. So no stamp may
-//! appear behind its back at or below that `now`: see [`Activity::since`].
+//! A reader asks for what is strictly newer than the `now` of its last response. So no stamp may
+//! appear afterwards at or below that `now`: see [`Activity::since`].
 //!
 //! Stamps are milliseconds of the steady clock ([`crate::clock`]) and become unix time when they are
 //! listed, so that no stamp lies in the future, whoever sets the system's clock. What a reader asks
@@ -20,9 +20,9 @@ use crate::clock::Moment;
 const SHARDS: usize = 64;
 /// No second write within this time.
 const STAMP_INTERVAL_MS: u64 = 1000;
-/// Answers whose `now` is remembered: more than several readers get in a quarter of an hour.
+/// Responses whose `now` is remembered: more than several readers get in a quarter of an hour.
 const MAX_CURSORS: usize = 1024;
-/// The most bytes of an answer; its reader stops at 1 MiB.
+/// The most bytes of a response; its reader stops at 1 MiB.
 const MAX_RESPONSE_BYTES: usize = 768 * 1024;
 
 type Stamps = HashMap<SandboxId, AtomicU64, ahash::RandomState>;
@@ -32,12 +32,12 @@ pub(crate) struct Activity {
     shards: Box<[RwLock<Stamps>]>,
     hasher: ahash::RandomState,
     per_shard: usize,
-    /// The moment of the newest answer: a later stamp is above it.
+    /// The moment of the newest response: a later stamp is above it.
     listed: AtomicU64,
     cursors: Cursors,
 }
 
-/// The `now` of the last answers: unix milliseconds as they were told, and the moment of the steady
+/// The `now` of the last responses: unix milliseconds as they were sent, and the moment of the steady
 /// clock that was meant. Whoever asks from one of them goes on from that moment, although the
 /// system's clock was set since.
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl Cursors {
         known.push_back((unix, steady));
     }
 
-    /// From where `since` goes on. One that was not told here is taken by the clock of now; unless
+    /// From where `since` goes on. One that this process did not send is converted by the clock of now; unless
     /// that makes it later than now, since it is of a clock that was ahead, and then nothing is
     /// known but that everything may be news.
     fn resolve(&self, since: u64, now: Moment) -> u64 {
@@ -65,11 +65,11 @@ impl Cursors {
 /// Part of what is known about activity, `GET /admin/last_active`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastActive {
-    /// What to ask from next: everything up to here is in an answer.
+    /// What to ask from next: everything up to here is in a response.
     pub now: u64,
     /// What was asked from.
     pub since: u64,
-    /// All sandboxes known, also those that are not in this answer.
+    /// All sandboxes known, also those that are not in this response.
     pub count: usize,
     /// Stamps in unix milliseconds, the oldest first.
     pub entries: Vec<(SandboxId, u64)>,
@@ -145,7 +145,7 @@ impl Activity {
         self.listed.load(Ordering::SeqCst)
     }
 
-    /// What was told as `now` lately, unix milliseconds, and the moment that each was.
+    /// The `now` of the last responses, unix milliseconds, and the moment that each was.
     pub(crate) fn cursors(&self) -> Vec<(u64, u64)> {
         self.cursors.0.lock().iter().copied().collect()
     }
@@ -177,10 +177,10 @@ impl Activity {
         self.shards.iter().map(|shard| shard.read().len()).sum()
     }
 
-    /// Stamps strictly newer than `since` (unix milliseconds), the oldest first, as many as an answer
+    /// Stamps strictly newer than `since` (unix milliseconds), the oldest first, as many as a response
     /// holds.
     ///
-    /// The answer covers what is not above its own moment, which no two answers share: a stamp
+    /// The response covers what is not above its own moment, which no two responses share: a stamp
     /// that is written later is above it, and comes in the next.
     pub(crate) fn since(&self, since: u64, now: Moment) -> LastActive {
         let moment = |listed: u64| now.steady.max(listed.saturating_add(1));
@@ -213,7 +213,7 @@ impl Activity {
         LastActive { now, since, count, entries }
     }
 
-    /// Cuts `entries` to what an answer holds; the last stamp in it if something was cut.
+    /// Cuts `entries` to what a response holds; the last stamp in it if something was cut.
     fn truncate_to_response(&self, entries: &mut Vec<(SandboxId, u64)>) -> Option<u64> {
         let mut bytes = ENVELOPE_BYTES;
         let fits = entries.iter().take_while(|(id, _)| {
@@ -269,7 +269,7 @@ const ENVELOPE_BYTES: usize = 40 + 3 * 20;
 const ENTRY_BYTES: usize = 4 + 20;
 
 impl LastActive {
-    /// The answer of the admin API.
+    /// The body of `GET /admin/last_active`.
     #[must_use]
     pub fn to_json(&self) -> String {
         let ids: usize = self.entries.iter().map(|(id, _)| id.as_str().len() + ENTRY_BYTES).sum();
@@ -408,13 +408,13 @@ mod tests {
             stamp(&activity, &name(n), 10_000 + n / 10_000);
         }
         let mut seen = std::collections::HashSet::new();
-        let (mut since, mut answers) = (0, 0);
+        let (mut since, mut responses) = (0, 0);
         loop {
             let response = activity.since(since, at(50_000));
             assert_eq!(response.count, 30_000);
             assert!(response.to_json().len() <= MAX_RESPONSE_BYTES);
             seen.extend(response.entries.iter().map(|(id, _)| id.clone()));
-            answers += 1;
+            responses += 1;
             if response.now >= 50_000 {
                 break;
             }
@@ -422,7 +422,7 @@ mod tests {
             since = response.now;
         }
         assert_eq!(seen.len(), 30_000);
-        assert!(answers > 1);
+        assert!(responses > 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::Lifecycle;
 
-/// An answer of the admin API; the body is JSON.
+/// A response of the admin API; the body is JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LifecycleResponse {
     /// The status.
@@ -48,7 +48,7 @@ impl Upsert {
 }
 
 impl Lifecycle {
-    /// Answers `/admin/meta/upsert`, `/admin/meta/delete`, `/admin/backend_cache/delete`,
+    /// Handles `/admin/meta/upsert`, `/admin/meta/delete`, `/admin/backend_cache/delete`,
     /// `/admin/state` and `/admin/last_active`. `None`: not one of them, or not with that method.
     pub fn admin(
         &self,

@@ -10,14 +10,14 @@ use crate::Lifecycle;
 use crate::hold_queue::HeldSlot;
 use crate::resume::JoinedResume;
 
-/// What the gate says about a request.
+/// What the caller does with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateVerdict {
     /// Go on.
     Pass,
     /// Call [`Lifecycle::hold`].
     Hold,
-    /// Answer with this.
+    /// Respond with the error of this refusal.
     Refuse(GateRefusal),
 }
 
@@ -29,7 +29,7 @@ pub enum HoldOutcome {
     /// The resume that this request waited for has ended well, or the state changed meanwhile: read
     /// the record afresh and judge again from the token on, with `may_resume` false from now on.
     Resumed,
-    /// Answer with this.
+    /// Respond with the error of this refusal.
     Refuse(GateRefusal),
 }
 
@@ -88,21 +88,21 @@ pub enum GateForecast {
     Refuse(GateRefusal),
 }
 
-/// What the table says should become of a request.
+/// What the gate decides about a request, by the sandbox's state (lifecycle.md, "The gate").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GateDecision {
     Pass,
     /// Wait for the change to end.
     Wait,
-    /// Have it resumed and wait for that.
+    /// Have the sandbox resumed and wait for that.
     Wake,
-    /// Asleep, and it stays so.
+    /// Refuse: the sandbox is paused and is not to be resumed.
     Asleep,
     Killed,
 }
 
 impl Lifecycle {
-    /// The verdict on a request that has shown its token. One look-up.
+    /// The gate's verdict on a request that has passed the token check. One lookup.
     #[must_use]
     pub fn gate(&self, id: &SandboxId) -> GateVerdict {
         match self.decide(id, true) {
@@ -162,9 +162,9 @@ impl Lifecycle {
     /// Holds a request until the state changes, the resume has ended, or the time is up.
     ///
     /// `request_id` goes to the manager if this request is the first that asks for the resume.
-    /// `may_resume`: false once this request was answered [`HoldOutcome::Resumed`]. A sandbox that sleeps
+    /// `may_resume`: false once this request got [`HoldOutcome::Resumed`]. A sandbox that sleeps
     /// again then makes it wait as a change does, since another request may have it woken.
-    /// Dropping the future frees the place and cancels no resume.
+    /// Dropping the future frees the slot and cancels no resume.
     ///
     /// The wait for a change is at most `pause_wait` a call. Who calls it again, after
     /// [`HoldOutcome::Changed`], bounds the sum.
@@ -224,7 +224,7 @@ impl Lifecycle {
             match self.decide(id, true) {
                 // `pausing` in mid-flight is the past that the resume undoes.
                 GateDecision::Wake | GateDecision::Wait => {}
-                // Whoever told of the change: this request has had its resume.
+                // Whatever changed the state: this request has had its resume.
                 GateDecision::Pass | GateDecision::Killed | GateDecision::Asleep => {
                     return HoldOutcome::Resumed;
                 }

@@ -179,7 +179,7 @@ async fn the_one_beyond_the_bound_is_refused_at_once() {
     assert_eq!(testbed.metric("cube_proxy_held_requests"), 4.0);
     assert_eq!(testbed.metric(r#"cube_proxy_gate_verdicts_total{verdict="too_many_held"}"#), 2.0);
 
-    // Whoever leaves frees its place.
+    // Whoever leaves frees its slot.
     for waiting in &three {
         waiting.abort();
     }

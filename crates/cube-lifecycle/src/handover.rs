@@ -1,4 +1,4 @@
-//! What this process knows and its successor must know too (lifecycle.md, "Across a hot restart").
+//! What a process hands to its successor (lifecycle.md, "Across a hot restart").
 
 use cube_metadata::Status;
 use cube_route::SandboxId;
@@ -46,7 +46,7 @@ pub struct ListingCursors {
     /// What to take from it for the steady clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<i64>,
-    /// What was told as `now` lately, unix milliseconds, and the moment of the steady clock that each
+    /// The `now` of the last responses, unix milliseconds, and the moment of the steady clock that each
     /// was.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cursors: Vec<(u64, u64)>,
@@ -88,7 +88,7 @@ impl Lifecycle {
 
     /// Takes what the process before this one knew, before the first request.
     pub fn import_states(&self, rows: &[StateRow]) {
-        // A read that began before is not believed where the other process was told more.
+        // A read that began before is ignored where the other process knew more.
         let mark = self.states.next_mark();
         let now = self.now_ms();
         for row in rows {

@@ -14,7 +14,7 @@ fn hand(from: &Lifecycle, to: &Lifecycle) {
     to.import_activity(&rows, Some(offset));
 }
 
-/// A successor of `old`, told over JSON.
+/// A successor of `old`, which got its state as JSON.
 fn successor(old: &Lifecycle) -> std::sync::Arc<Lifecycle> {
     successor_at(old, &TestClock::at(10_000, 10_000))
 }
@@ -58,7 +58,7 @@ fn a_push_is_not_undone_by_a_value_that_the_old_process_had_read() {
         new.observed(&id("a"), &read);
         assert_eq!(new.state(&id("a")), Some(Status::Known(Running)));
     }
-    // Nor by a read that began before the successor was told.
+    // Nor by a read that began before the successor got the state.
     let new = Testbed::new().build();
     let began = new.mark();
     new.import_states(&old.export_states());

@@ -1,4 +1,4 @@
-//! Places of held requests: how many there may be, and how a change reaches them.
+//! Where held requests wait for a sandbox: how many may wait, and how they learn of a change.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use prometheus::IntGauge;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// All places. Nothing is kept for a sandbox that nobody waits for.
+/// All held requests. Nothing is kept for a sandbox that nobody waits for.
 pub(crate) struct HoldQueue {
     max: AtomicUsize,
     max_per_sandbox: AtomicUsize,
-    /// Taken places; read without the lock where nobody waits, which is nearly always.
+    /// Requests held now; read without the lock where nobody waits, which is nearly always.
     taken: AtomicUsize,
     waiters: Mutex<HashMap<SandboxId, Waiters, ahash::RandomState>>,
     gauge: IntGauge,
@@ -26,7 +26,7 @@ struct Waiters {
     changed: Arc<Notify>,
 }
 
-/// One taken place; given back when dropped, so a client that leaves frees it.
+/// The slot of one held request; freed when dropped, also when the client leaves.
 pub(crate) struct HeldSlot {
     hold_queue: Arc<HoldQueue>,
     id: SandboxId,
@@ -44,13 +44,13 @@ impl HoldQueue {
         })
     }
 
-    /// Other bounds; places that are taken stay taken.
+    /// Sets other bounds; requests that are held stay held.
     pub(crate) fn resize(&self, max: usize, max_per_sandbox: usize) {
         self.max.store(max, Ordering::Relaxed);
         self.max_per_sandbox.store(max_per_sandbox, Ordering::Relaxed);
     }
 
-    /// A place for `id`; none when the bound of the sandbox or of all is reached.
+    /// A slot for a request to `id`; none when the bound of the sandbox or of all is reached.
     pub(crate) fn enter(self: &Arc<Self>, id: &SandboxId) -> Option<HeldSlot> {
         let each = self.max_per_sandbox.load(Ordering::Relaxed);
         let mut waiters = self.waiters.lock();
@@ -77,7 +77,7 @@ impl HoldQueue {
     }
 
     /// Wakes everybody who waits for `id`. The change must be visible before the call: a waiter
-    /// takes its place before it looks, so either it sees the change or it is woken.
+    /// takes its slot before it looks at the state, so either it sees the change or it is woken.
     pub(crate) fn notify(&self, id: &SandboxId) {
         if self.taken.load(Ordering::Acquire) == 0 {
             return;
@@ -93,14 +93,14 @@ impl HoldQueue {
         self.taken.load(Ordering::Acquire) > 0 && self.waiters.lock().contains_key(id)
     }
 
-    /// Places taken now.
+    /// Requests held now.
     pub(crate) fn len(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 }
 
 impl HeldSlot {
-    /// Listens from the call on; look at the state after it, then wait.
+    /// Resolves at the next change after this call: call it, look at the state, then wait.
     pub(crate) fn changed(&self) -> Pin<Box<Notified<'_>>> {
         let mut changed = Box::pin(self.changed.notified());
         changed.as_mut().enable();

@@ -190,7 +190,7 @@ impl Lifecycle {
         });
     }
 
-    /// Activity strictly newer than `since` (unix milliseconds), the `now` of an earlier answer. Where
+    /// Activity strictly newer than `since` (unix milliseconds), the `now` of an earlier response. Where
     /// the system's clock was set since then, nothing is missed; where it cannot be known what was
     /// meant, everything is listed.
     #[must_use]
@@ -225,7 +225,7 @@ impl Lifecycle {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Takes `event` in, and lets everybody know in the order that is safe: a new generation
+    /// Applies `event`, and lets everybody know in the order that is safe: a new generation
     /// before the gate opens, a kill after it has closed, waiters last.
     pub(crate) fn apply(&self, id: &SandboxId, event: StateEvent) {
         let announced = self.states.would_change(id, event).wakes;

@@ -14,7 +14,7 @@ pub(crate) enum ResumeOutcome {
     Resumed,
     /// 429.
     Quota,
-    /// Another status, or no answer worth the name.
+    /// Another status, or no HTTP response.
     Failed,
     /// Over `resume.timeout`.
     TimedOut,

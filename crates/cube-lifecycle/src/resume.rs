@@ -1,4 +1,5 @@
-//! Waking a sandbox: one call at a time for each, shared by all who wait (lifecycle.md, "Resume").
+//! Resuming a sandbox: one call at a time for each, shared by all requests that wait for it
+//! (lifecycle.md, "Resume").
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ impl ResumeInFlight {
     }
 }
 
-/// What became of the wish to have a sandbox resumed.
+/// What [`Lifecycle::join`] found or began.
 pub(crate) enum JoinedResume {
     InFlight(ResumeInFlight),
     Refused(GateRefusal),
@@ -80,7 +81,7 @@ pub(crate) enum JoinedResume {
 
 enum ResumeSlot {
     Calling(watch::Receiver<End>),
-    /// The last call failed a moment ago; who asks is told the same.
+    /// The last call failed a moment ago; whoever asks gets the same refusal.
     Failed(GateRefusal),
 }
 
@@ -89,7 +90,7 @@ enum ResumeSlot {
 pub(crate) struct ResumesInFlight(Mutex<HashMap<SandboxId, ResumeSlot, ahash::RandomState>>);
 
 impl ResumesInFlight {
-    /// What a request is told at once while the last failure is fresh.
+    /// The refusal that a request gets at once while the last failure is recent.
     pub(crate) fn refused(&self, id: &SandboxId) -> Option<GateRefusal> {
         match self.0.lock().get(id) {
             Some(ResumeSlot::Failed(refusal)) => Some(*refusal),
@@ -98,7 +99,7 @@ impl ResumesInFlight {
     }
 }
 
-/// Takes the slot away when the task ends, however it ends.
+/// Removes the entry of [`ResumesInFlight`] when the task ends, however it ends.
 struct ClearOnDrop {
     lifecycle: Arc<Lifecycle>,
     id: SandboxId,

@@ -1,5 +1,5 @@
-//! The call that wakes a sandbox (lifecycle.md, "Resume"): one connection a call, and on it the
-//! exact bytes of the contract.
+//! The HTTP call that has the manager resume a sandbox (lifecycle.md, "Resume"): one connection for each
+//! call, and on it the exact bytes of the contract.
 
 use bytes::Bytes;
 use cube_route::SandboxId;
@@ -16,7 +16,7 @@ use crate::{BearerToken, LifecycleError};
 /// Everything but RFC 3986's unreserved characters.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Where calls go.
+/// Where resume calls are sent.
 pub(crate) struct ResumeEndpoint {
     host: Box<str>,
     port: u16,
@@ -29,7 +29,7 @@ pub(crate) struct ResumeEndpoint {
 pub(crate) enum ResumeCallError {
     #[error("cannot connect: {0}")]
     Connect(#[from] std::io::Error),
-    #[error("no answer: {0}")]
+    #[error("no response: {0}")]
     Exchange(#[from] hyper::Error),
     #[error("the request cannot be built: {0}")]
     Request(#[from] http::Error),
@@ -68,7 +68,7 @@ impl ResumeEndpoint {
         })
     }
 
-    /// Asks for `id` and reads the head of the answer.
+    /// Asks for `id` and reads the head of the response.
     pub(crate) async fn call(
         &self,
         id: &SandboxId,

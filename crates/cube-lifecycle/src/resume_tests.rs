@@ -241,7 +241,7 @@ async fn a_change_ends_the_wait_before_the_call_does() {
         assert_eq!(waiting.await.unwrap(), HoldOutcome::Resumed);
         manager.release();
         until("landed", || lifecycle.resumes_in_flight.0.lock().is_empty()).await;
-        // No second life, and no life for the dead.
+        // It is not woken twice, and not at all once it was killed.
         assert_eq!(testbed.told.take(), hooks);
         assert_eq!(lifecycle.state(&id("a")), Some(cube_metadata::Status::Known(state)));
     }
@@ -276,7 +276,7 @@ async fn a_connect_timeout_resumes_where_metadata_says_so_and_once_in_a_while() 
     lifecycle.push_state(&id("a"), Running);
     testbed.told.take();
     assert!(timed_out("a").await);
-    // A new life although the state did not change.
+    // It wakes although the state did not change.
     assert_eq!(testbed.told.take(), ["resumed a running"]);
     assert!(!timed_out("a").await, "a moment ago");
     assert_eq!(manager.calls(), 1);

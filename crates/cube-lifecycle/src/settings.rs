@@ -1,4 +1,4 @@
-//! What the crate is told at start, and what may be wrong with it.
+//! Settings of the lifecycle, and its error.
 
 use std::fmt;
 use std::net::IpAddr;

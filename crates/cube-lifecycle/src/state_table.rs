@@ -1,5 +1,5 @@
-//! What is known about sandboxes, and which of three sources is believed (lifecycle.md, "State
-//! of a sandbox").
+//! The lifecycle states of sandboxes, and which of three sources wins (lifecycle.md, "State of a
+//! sandbox").
 //!
 //! Order comes from marks, not from clocks: every event takes the next mark, and a read carries
 //! the mark that was current when it began. A read that began before the last push may have seen
@@ -23,9 +23,9 @@ pub(crate) type EventMark = u64;
 /// Something that was learned about the state of a sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StateEvent {
-    /// The admin API was told.
+    /// A state was pushed to the admin API.
     Pushed { state: SandboxState, at: EventMark },
-    /// The manager answered 200 to a resume call that was sent at `began`.
+    /// The manager responded 200 to a resume call that was sent at `began`.
     Resumed { began: EventMark, at: EventMark },
     /// The store was read; `status` is none where there is no record.
     Read { status: Option<Option<Status>>, word: Option<Status>, began: EventMark, at: EventMark },
@@ -38,11 +38,11 @@ pub(crate) enum StateEvent {
 pub(crate) struct StateChange {
     /// The state is another than before.
     pub(crate) changed: bool,
-    /// A life of the sandbox begins: connections to the one before are of no use.
+    /// The sandbox wakes: connections from before are of no use.
     pub(crate) wakes: bool,
-    /// Whatever runs to the sandbox is to end.
+    /// All streams to the sandbox are to end.
     pub(crate) kills: bool,
-    /// A word that is none of the six was taken as state.
+    /// The state is now a word that is none of the six.
     pub(crate) unknown_word: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct KnownState {
     /// When the store last announced a change of the state string that was not read yet; 0: there
     /// is none.
     announced_at: EventMark,
-    /// When the last life began.
+    /// When the sandbox last woke.
     woken: EventMark,
 }
 
@@ -85,7 +85,7 @@ fn is_ending(state: Option<Status>) -> bool {
 }
 
 impl KnownState {
-    /// Takes `event` in.
+    /// Applies `event`.
     pub(crate) fn apply(&mut self, event: StateEvent, follow: bool) -> StateChange {
         let before = self.state;
         match event {
@@ -93,7 +93,7 @@ impl KnownState {
                 self.state = Some(Status::Known(state));
                 self.pushed = at;
             }
-            // A kill that was learned of while the call was under way is not undone by its answer.
+            // A kill that was learned of while the call was under way is not undone by its response.
             StateEvent::Resumed { .. } if is_ending(before) => return StateChange::default(),
             StateEvent::Resumed { at, .. } => {
                 self.state = RUNNING;
@@ -123,7 +123,7 @@ impl KnownState {
             }
         }
         let wakes = match event {
-            // A push that told of it while the call was under way has begun the new life.
+            // A push of `running` that came while the call was under way has woken it already.
             StateEvent::Resumed { began, .. } => !(before == RUNNING && self.woken > began),
             StateEvent::Deleted { .. } => false,
             _ => is_asleep(before) && !is_asleep(self.state) && !is_ending(self.state),
@@ -149,7 +149,7 @@ impl KnownState {
         }
     }
 
-    /// The state string, read from `began` on; whether it told something new.
+    /// Applies the state string of a read that began at `began`; whether it was news.
     fn apply_state_string(&mut self, word: Option<Status>, began: EventMark) -> bool {
         let last = std::mem::replace(&mut self.last_state_string, word);
         // A change that was announced after the read began is for the next read.
@@ -179,8 +179,7 @@ impl KnownState {
         word.is_some()
     }
 
-    /// The record's `Status`. `told`: the state string of the same read told something new, which
-    /// is the better word.
+    /// Applies the record's `Status`. `told`: the state string of the same read was news, and wins.
     fn apply_status(&mut self, status: Option<Status>, told: bool) {
         match self.last_status.replace(status) {
             None if self.state.is_none() => self.state = status,
@@ -246,12 +245,12 @@ impl StateTable {
         self.known.peek(id)
     }
 
-    /// What `event` would do now.
+    /// What applying `event` would change now.
     pub(crate) fn would_change(&self, id: &SandboxId, event: StateEvent) -> StateChange {
         self.peek(id).unwrap_or_default().apply(event, self.follow)
     }
 
-    /// Takes `event` in.
+    /// Applies `event`.
     pub(crate) fn apply(&self, id: &SandboxId, event: StateEvent) -> StateChange {
         self.update(id, |known| known.apply(event, self.follow))
     }

@@ -202,7 +202,7 @@ fn a_life_begins_whatever_tells_of_it() {
 fn a_resume_begins_one_life_although_a_push_tells_of_it_too() {
     let mut known = KnownState::default();
     pushed(&mut known, Paused, 1);
-    // The call begins, the push comes before its answer.
+    // The call begins, the push comes before its response.
     assert!(pushed(&mut known, Running, 2).wakes);
     assert!(!known.apply(StateEvent::Resumed { began: 1, at: 3 }, true).wakes);
     // A sandbox believed running that was resumed all the same has begun one.

@@ -38,7 +38,7 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// What the hooks were told, in order, with the state that the gate knew at that moment.
+/// Records the calls of the hooks, in order, with the state that the gate knew at that moment.
 #[derive(Default)]
 pub(crate) struct RecordingHooks {
     calls: Mutex<Vec<String>>,
@@ -129,13 +129,13 @@ impl Testbed {
 /// What the scripted manager does with a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Behaviour {
-    /// Answers with this status.
+    /// Responds with this status.
     Respond(u16),
-    /// Answers with it once [`ResumeServer::release`] says so.
+    /// Responds with it once [`ResumeServer::release`] says so.
     RespondWhenReleased(u16),
     /// Says nothing.
     Silent,
-    /// Closes without an answer.
+    /// Closes without a response.
     Close,
     /// Says something that is not HTTP.
     Garbage,
@@ -183,7 +183,7 @@ impl ResumeServer {
         *self.shared.act.lock() = act;
     }
 
-    /// Lets one held call be answered.
+    /// Lets one held call get its response.
     pub(crate) fn release(&self) {
         self.shared.release.add_permits(1);
     }

@@ -1,4 +1,4 @@
-//! `MaskRequestHost`: the Host that a sandbox sees.
+//! `MaskRequestHost` of a record: the template of the Host that a sandbox sees.
 
 use std::net::Ipv6Addr;
 

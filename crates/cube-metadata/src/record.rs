@@ -9,18 +9,18 @@ use cube_route::Port;
 use crate::HostMask;
 use crate::record_field::{RecordField, address};
 
-/// A field that a request may need. Only the request that needs it minds what is wrong with it.
+/// The value of a field. A malformed one fails only the requests that need the field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldValue<T> {
     /// Absent or empty: `310507`.
     Missing,
-    /// There, but not what it should be: `310508`.
+    /// Present but not of the field's type: `310508`.
     Malformed,
     /// Good.
     Value(T),
 }
 
-/// Where a sandbox is in its life (lifecycle.md).
+/// The lifecycle state of a sandbox (lifecycle.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SandboxState {
     /// Serving.
@@ -74,12 +74,12 @@ impl fmt::Display for SandboxState {
     }
 }
 
-/// A state as somebody else wrote it.
+/// A lifecycle state as another component wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// One of the six.
     Known(SandboxState),
-    /// Some other word: passes the gate, with a warning.
+    /// A word that is not one of the six: requests pass the gate, with a warning.
     Unknown,
 }
 
@@ -136,7 +136,8 @@ pub enum Access {
     Closed,
 }
 
-/// What is wrong with a record although it can be served from: for one log line a record.
+/// A field of a record that is malformed. The record still serves the requests that do not need the
+/// field; each warning is logged once a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordWarning {
     /// `HostIP` is no address.
@@ -238,7 +239,7 @@ impl SandboxRecord {
         }
     }
 
-    /// Everything in the record that is not what it should be, wherever it is needed or not.
+    /// All malformed fields, whether a request needs them or not.
     pub fn warnings(&self) -> impl Iterator<Item = RecordWarning> + '_ {
         let of_fields = [
             matches!(self.host_ip, FieldValue::Malformed).then_some(RecordWarning::HostIp),

@@ -105,7 +105,7 @@ impl fmt::Display for RecordField {
     }
 }
 
-/// Why a field is not one that somebody means to write.
+/// Why a field is refused when an operator writes it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
     /// It is read, and no record may have this value.
@@ -129,8 +129,8 @@ pub enum FieldError {
     Port(String),
 }
 
-/// Judges a field that somebody is about to write. `Ok(None)`: it is none that is read, which a
-/// record may have.
+/// Checks a field that an operator is about to write. `Ok(None)`: a field that the proxy does not read,
+/// which a record may have.
 ///
 /// # Errors
 /// [`FieldError`] for what no record may have, and for names that are nearly those of fields.

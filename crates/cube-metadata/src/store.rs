@@ -10,19 +10,19 @@ use tokio::sync::broadcast;
 
 use crate::{SandboxRecord, Status};
 
-/// Why the store gave no answer. Never used for "there is no such sandbox".
+/// Why the store could not be read or written. Never used for "there is no such sandbox".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// No connection, or it broke while the command was under way.
     #[error("the store cannot be reached: {0}")]
     Unreachable(String),
-    /// No answer within the bound (metadata.md: 1 s a command, 2 tries, 2.5 s in all).
+    /// No reply within the bound (metadata.md: 1 s a command, 2 tries, 2.5 s in all).
     #[error("the store did not answer in time")]
     Timeout,
-    /// The same, of the server with this name.
+    /// As [`StoreError::Timeout`], with the name of the server.
     #[error("the store did not answer in time: {0}")]
     TimeoutAt(String),
-    /// The server answered with an error (`LOADING`, `NOAUTH`, `WRONGTYPE`, ...).
+    /// The server replied with an error (`LOADING`, `NOAUTH`, `WRONGTYPE`, ...).
     #[error("the store answered with an error: {0}")]
     Refused(String),
     /// What is asked for does not hold: settings, a file that cannot be read or written.
@@ -43,8 +43,8 @@ impl StoreError {
     }
 }
 
-/// One life of the invalidation channel. What was read in a session that is over, or while the
-/// channel was down, may have changed without a word.
+/// The number of a tracking session: a time during which the store pushed every change. What was read in
+/// a session that is over, or while there was none, may have changed without notice.
 pub type TrackingSession = NonZeroU64;
 
 /// What one lookup read.
@@ -74,7 +74,7 @@ pub enum StoreEvent {
     TrackingLost,
 }
 
-/// A place that records can be read from.
+/// A store of sandbox records.
 #[async_trait]
 pub trait MetadataStore: Send + Sync + 'static {
     /// Reads record and lifecycle state of one sandbox, all its keys in one round trip.
@@ -162,12 +162,12 @@ pub trait MetadataStore: Send + Sync + 'static {
     }
 }
 
-/// Is told of every snapshot that was read, so that a state in it becomes known (lifecycle.md).
+/// Sees every snapshot that is read, so that the lifecycle state in it becomes known (lifecycle.md).
 pub trait SnapshotObserver: Send + Sync + 'static {
     /// `snapshot` has just been read for `id`.
     fn observed(&self, id: &SandboxId, snapshot: &Snapshot);
 
-    /// A mark in the observer's own time, taken before a read begins.
+    /// The observer's count of events, taken before a read begins and handed back with its result.
     fn mark(&self) -> u64 {
         0
     }

@@ -1,5 +1,5 @@
-//! The most frequent slip in YAML by hand, which the reader reports as "a character that cannot
-//! start any token".
+//! Finds tabs in indentation, the most frequent slip in hand-written YAML. The YAML library reports one
+//! only as "a character that cannot start any token".
 
 /// Line and column, from 1, of a tab in the indentation of `line` (from 1) of a text that is no
 /// YAML, or of the line before it, where a reader may have noticed it late.

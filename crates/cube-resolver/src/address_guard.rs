@@ -73,11 +73,11 @@ pub enum DialRefusal {
     Metadata,
     /// `0.0.0.0/8` or `::`.
     Unspecified,
-    /// This proxy's own.
+    /// A socket that this proxy itself listens on.
     OwnSocket,
     /// A port outside `upstream.host_ports`.
     HostPort,
-    /// Not in the list.
+    /// Outside of the networks of `upstream.cidrs`.
     Unlisted,
     /// An address of this machine as SandboxIP, without a list.
     Interface,
@@ -243,7 +243,7 @@ impl AddressGuard {
     }
 }
 
-/// What no sandbox and no other node can have as its address.
+/// Whether no sandbox and no other node can have this address.
 fn is_never_a_sandbox(ip: IpAddr) -> bool {
     let special = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),

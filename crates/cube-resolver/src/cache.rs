@@ -1,4 +1,4 @@
-//! The two bounded maps, and the memory of entries that were pushed out while in use.
+//! The two bounded caches (sandboxes, and ids without a sandbox), and entries that were evicted while in use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::{ResolverError, RouteEntry};
 /// time a negative entry lives, at some 100 bytes each.
 const NEGATIVES: usize = 200_000;
 
-/// Hands what is pushed out to the caller, so that it is looked at outside the lock.
+/// Hands evicted entries to the caller, so that they are looked at outside the lock.
 #[derive(Debug, Clone)]
 struct EvictedEntries;
 
@@ -33,8 +33,8 @@ type EvictedInUse = HashMap<SandboxId, Arc<RouteEntry>, ahash::RandomState>;
 pub(crate) struct RouteCache {
     positives: Cache<SandboxId, Arc<RouteEntry>, UnitWeighter, ahash::RandomState, EvictedEntries>,
     negatives: Cache<SandboxId, Arc<Freshness>, UnitWeighter, ahash::RandomState>,
-    /// Pushed out, but held by a request: what is read next is compared with it, so that neither
-    /// its generation nor a revocation is lost.
+    /// Evicted while a request holds them: what is read next is compared with them, so that neither
+    /// their generation nor a revocation is lost.
     evicted_in_use: Mutex<EvictedInUse>,
 }
 
@@ -83,7 +83,7 @@ impl RouteCache {
         self.positives.get(id)
     }
 
-    /// The life of "there is none", counting as a use.
+    /// How fresh "there is no such sandbox" is; counts as a use.
     #[inline]
     pub(crate) fn unknown(&self, id: &str) -> Option<Arc<Freshness>> {
         self.negatives.get(id)
@@ -134,7 +134,7 @@ impl RouteCache {
         self.evicted_in_use.lock().remove(id);
     }
 
-    /// Ends the entry's generation and life; whether there was one whose generation went on until
+    /// Ends the entry's generation and invalidates the entry; whether there was one whose generation went on until
     /// now (also one that had to be read again). Kept for comparison while a request holds it.
     pub(crate) fn invalidate_generation(&self, id: &str) -> bool {
         let Some(entry) = self.last(id) else { return false };
@@ -146,14 +146,14 @@ impl RouteCache {
         known
     }
 
-    /// Every entry, those parked too, one after the other.
+    /// Every entry, those evicted while in use included.
     pub(crate) fn each(&self) -> impl Iterator<Item = Arc<RouteEntry>> {
         let evicted_in_use: Vec<_> = self.evicted_in_use.lock().values().cloned().collect();
         self.positives.iter().map(|(_, entry)| entry).chain(evicted_in_use)
     }
 }
 
-/// Keeps the map of parked entries within twice of those in use.
+/// Keeps the map of evicted entries within twice the number of those in use.
 fn drop_unused(evicted_in_use: &mut EvictedInUse) {
     if evicted_in_use.len() > 64 && evicted_in_use.len() == evicted_in_use.capacity() {
         evicted_in_use.retain(|_, entry| entry.in_use(1));

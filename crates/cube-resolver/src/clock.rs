@@ -1,4 +1,4 @@
-//! The time, so that a test can set it. Nothing but `Instant::now` in the product.
+//! A clock that tests can set; outside of tests it is `Instant::now`.
 
 use std::time::Instant;
 

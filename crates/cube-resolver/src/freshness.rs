@@ -1,22 +1,22 @@
-//! How long something that was read may be served: the rules of metadata.md "Cache", as one pure
-//! function of the time and of what is known about the store.
+//! How long a reading may be served: the rules of metadata.md "Cache", as one pure function of the time
+//! and of what is known about the store.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use cube_metadata::TrackingSession;
 
-/// Under which promise something was read. What was read under the promise that still holds is
-/// coherent: a change would have been pushed.
+/// The tracking session in which something was read. What was read in the current epoch is coherent: a
+/// change of it would have been pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TrackingEpoch {
     /// The session of the push channel; none: nothing is pushed.
     pub(crate) session: Option<TrackingSession>,
-    /// Moves on when this process has missed pushes although the session is the same.
+    /// Counted up when this process missed pushes although the session is the same.
     pub(crate) resync: u64,
 }
 
-/// What is known about the store now.
+/// The time, the current tracking epoch, and whether the store fails.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StoreView {
     pub(crate) now: Instant,
@@ -31,7 +31,7 @@ pub(crate) enum ServeDecision {
     Fresh,
     /// Serve it and read it again in the background.
     Refresh,
-    /// The same, past its time, since the store cannot answer.
+    /// Serve it although it has expired, since the store fails.
     Stale,
     /// Read it again first.
     Read,
@@ -49,7 +49,7 @@ pub(crate) struct FreshnessBounds {
 /// After a background read of an entry began, the next one of the same entry waits this long.
 const REFRESH_PAUSE: Duration = Duration::from_secs(1);
 
-/// The life of one reading. There is one for each sandbox in memory, so it is kept small: times are
+/// How fresh one reading is. There is one for each sandbox in memory, so it is kept small: times are
 /// milliseconds since `read_at`, which in 32 bits are some weeks.
 #[derive(Debug)]
 pub(crate) struct Freshness {
@@ -58,12 +58,12 @@ pub(crate) struct Freshness {
     ttl_ms: u32,
     /// When a background read last began, plus one; 0: none has.
     refreshed_ms: AtomicU32,
-    /// Known to be wrong, or forgotten on purpose: never served again.
+    /// Known to be outdated, or forgotten on purpose: never served again.
     invalidated: AtomicBool,
 }
 
 impl Freshness {
-    /// A life of `ttl` for what a read that began at `read_at` under `trust` brought.
+    /// Fresh for `ttl`: the result of a read that began at `read_at` in `tracking_epoch`.
     pub(crate) fn new(read_at: Instant, ttl: Duration, tracking_epoch: TrackingEpoch) -> Self {
         Self {
             read_at,
@@ -90,7 +90,7 @@ impl Freshness {
         now.saturating_duration_since(self.read_at)
     }
 
-    /// Marks it as never to be served again; whether it was served until now.
+    /// Marks it as never to be served again; whether it could be served until now.
     pub(crate) fn invalidate(&self) -> bool {
         !self.invalidated.swap(true, Ordering::AcqRel)
     }
@@ -108,7 +108,7 @@ impl Freshness {
         }
     }
 
-    /// What a request may do with it.
+    /// Whether a request is served it, and whether it is read again.
     #[inline]
     pub(crate) fn decide(&self, view: StoreView, bounds: impl Fn() -> FreshnessBounds) -> ServeDecision {
         if self.is_invalidated() {

@@ -1,4 +1,4 @@
-//! Following the store: what it pushes ends entries, and what is in use is read again at once.
+//! Follows the store's invalidations: they end entries, and an entry that is in use is read again at once.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::cache::RouteCache;
 use crate::resolver::MAX_BACKGROUND_READS;
 use crate::single_flight::{JoinedRead, ReadDemand, wait_for_result};
 
-/// Entries looked at before others get their turn.
+/// Entries a sweep looks at before it yields to other tasks.
 const SWEEP_STEP: usize = 1024;
 /// A read that somebody streams on, and that failed, is tried again after this.
 const RETRY_INTERVAL: Duration =
@@ -26,24 +26,23 @@ const RETRY_INTERVAL: Duration =
 /// is beyond would push others out of it.
 const MAX_QUEUED: usize = if cfg!(test) { 1000 } else { 1_000_000 };
 
-/// What is being read since it changed under somebody, or since its state changed.
+/// Sandboxes that are read again because they changed while in use, or because their state changed.
 #[derive(Default)]
 struct RereadQueue {
-    /// Waiting for a place among the reads, the longest first: a sandbox that changes again
-    /// meanwhile is read once.
+    /// Waiting to be read, the longest first: a sandbox that changes again meanwhile is read once.
     queue: VecDeque<SandboxId>,
     /// The same ones.
     queued: HashSet<SandboxId, ahash::RandomState>,
     /// Changes that found no room in the queue.
     dropped: u64,
-    /// Each tells whether the store answered.
+    /// Each returns whether the store could be read.
     reads: JoinSet<bool>,
     /// What each of them reads.
     tasks: HashMap<Id, SandboxId>,
     /// The same ones, each with whether it changed again meanwhile: a sandbox that keeps changing takes
-    /// one place, not all.
+    /// one read, not all.
     reading: HashMap<SandboxId, bool, ahash::RandomState>,
-    /// Each finds what must be read after a distrust.
+    /// Each finds what must be read after everything was invalidated.
     sweeps: JoinSet<Vec<SandboxId>>,
     /// Failed, to be tried again.
     failed: HashSet<SandboxId>,
@@ -79,18 +78,18 @@ impl RereadQueue {
         self.tasks.insert(self.reads.spawn(read).id(), id);
     }
 
-    /// A read has ended. One that panicked has told nothing: it is tried again as one that failed.
+    /// A read has ended. One that panicked is tried again, as one that failed.
     fn ended(&mut self, read: Result<(Id, bool), JoinError>) {
-        let (task, answered) = read.unwrap_or_else(|error| (error.id(), false));
+        let (task, succeeded) = read.unwrap_or_else(|error| (error.id(), false));
         let Some(id) = self.tasks.remove(&task) else { return };
         if self.reading.remove(&id) == Some(true) {
             self.enqueue(id);
-        } else if !answered {
+        } else if !succeeded {
             self.failed.insert(id);
         }
     }
 
-    /// Begins what there is a place for.
+    /// Starts queued reads, as many as may run at a time.
     fn start_reads(&mut self, resolver: &Arc<Resolver>) {
         while self.reads.len() < MAX_BACKGROUND_READS
             && let Some(id) = self.queue.pop_front()
@@ -165,7 +164,7 @@ impl Resolver {
         in_use || self.observer.interested(id)
     }
 
-    /// Everything that was read may be wrong.
+    /// Everything that was read may be outdated.
     fn invalidate_all(&self) {
         self.metrics.invalidations.inc();
         self.resync.fetch_add(1, Ordering::AcqRel);
@@ -188,11 +187,10 @@ impl Resolver {
         wanted
     }
 
-    /// Reads `id` as soon as there is a place among the background reads; whether the store
-    /// answered.
+    /// Reads `id` as soon as another background read may run; whether the store could be read.
     async fn read_when_permitted(self: Arc<Self>, id: SandboxId) -> bool {
         // The semaphore is never closed.
-        let _place = Arc::clone(&self.background).acquire_owned().await.ok();
+        let _permit = Arc::clone(&self.background).acquire_owned().await.ok();
         match self.join(&id, ReadDemand::Read) {
             JoinedRead::Known(_) => true,
             JoinedRead::Waiting(waiting) => wait_for_result(waiting).await.is_ok(),

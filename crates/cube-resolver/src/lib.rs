@@ -1,6 +1,6 @@
-//! From a sandbox to the address that is dialled.
+//! Finds the address to dial for a sandbox.
 //!
-//! [`Resolver`] is the route cache of metadata.md: one entry a sandbox, kept true by what the
+//! [`Resolver`] is the route cache of metadata.md: one entry for each sandbox, invalidated by what the
 //! store pushes, filled by one read at a time. [`authorise`] compares traffic tokens, [`route()`]
 //! makes the local or remote decision, [`AddressGuard`] says what may never be dialled.
 

@@ -1,6 +1,6 @@
 //! Random lives of the cache against a model that knows the truth, and so what may be served.
 //!
-//! The model does not repeat the cache: it keeps what each id was when, and asks of every answer
+//! The model does not repeat the cache: it keeps what each id was when, and asks of every result
 //! that it was true recently enough for what the store promised at the time, that a healthy store
 //! was not asked in vain, and that generations and revocations tell what happened.
 
@@ -24,7 +24,7 @@ const IDS: u8 = 3;
 /// Sequences in a run.
 const SEQUENCES: u32 = 10_000;
 
-/// What a record may say: CreatedAt and SandboxIP (a life), HostIP (a move), the token (no part of
+/// What a record may say: CreatedAt and SandboxIP (a sandbox), HostIP (a move), the token (no part of
 /// the generation).
 type Value = (u8, u8, u8);
 
@@ -81,8 +81,8 @@ struct Truth {
     sound: Option<Instant>,
     /// Changed under a push, not read since: what was read before is never served again.
     invalidated: bool,
-    /// How many reads the store had answered.
-    answers: usize,
+    /// How many reads the store had completed.
+    completed: usize,
     served: Option<(Value, Generation)>,
     /// Every generation from this on is a new one.
     floor: Option<Generation>,
@@ -107,7 +107,7 @@ struct Model {
     testbed: Testbed,
     truths: Vec<Truth>,
     failing: bool,
-    /// Which generation belongs to which id and life: none is used twice.
+    /// Which generation belongs to which id and CreatedAt: none is used twice.
     generations: HashMap<Generation, (u8, Value)>,
     revoked: HashMap<SandboxId, Generation>,
 }
@@ -176,7 +176,7 @@ impl Model {
             Step::Lookup(sandbox) => self.lookup(sandbox).await,
             Step::Fresh(sandbox) => {
                 let result = self.testbed.resolver.lookup_fresh(&name(sandbox)).await;
-                assert_eq!(result.is_err(), self.failing, "a fresh lookup is the store's own answer");
+                assert_eq!(result.is_err(), self.failing, "a fresh lookup is what the store says");
                 if let Ok(lookup) = result {
                     self.read(sandbox);
                     self.served(sandbox, &lookup, Duration::ZERO);
@@ -280,7 +280,7 @@ impl Model {
         self.served(sandbox, &lookup, allowed);
     }
 
-    /// A request was answered with `lookup`, which must have been true in the last `allowed`;
+    /// A request was served `lookup`, which must have been true in the last `allowed`;
     /// zero: must be true.
     fn served(&mut self, sandbox: u8, lookup: &Lookup, allowed: Duration) {
         let now = self.now();
@@ -375,16 +375,16 @@ impl Model {
         self.testbed.settled().await;
         self.hear_revocations();
         for sandbox in 0..IDS {
-            let answers = self.testbed.store.answers_of(&name(sandbox));
+            let completed = self.testbed.store.completed_reads_of(&name(sandbox));
             let truth = self.truth(sandbox);
             // Read in the background, since somebody streams from it.
-            truth.invalidated &= answers == truth.answers;
-            truth.answers = answers;
+            truth.invalidated &= completed == truth.completed;
+            truth.completed = completed;
         }
         if self.failing || !self.tracked() {
             return;
         }
-        // What streams from a sandbox that is no longer the same has been told.
+        // Streams of a sandbox that is no longer the same were revoked.
         for sandbox in 0..IDS {
             let truth = &self.truths[usize::from(sandbox)];
             let Some(entry) = &truth.streaming else { continue };

@@ -1,4 +1,4 @@
-//! The resolver: lookups from memory, and what a reading means for what was known before.
+//! The resolver: lookups from the cache, and how a new reading changes what was known before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,7 +38,7 @@ pub struct Resolver {
     pub(crate) metrics: Metrics,
     /// Whether [`Resolver::run`] follows the store's events: without it nothing is trusted.
     pub(crate) following: AtomicBool,
-    /// Moves on when pushes were missed; see [`TrackingEpoch`].
+    /// Counted up when pushes were missed; see [`TrackingEpoch`].
     pub(crate) resync: AtomicU64,
     /// Subscribed before anything is read, until `run` takes it.
     pub(crate) events: Mutex<Option<broadcast::Receiver<StoreEvent>>>,
@@ -107,7 +107,7 @@ impl Resolver {
         }
         let freshness = self.cache.unknown(id)?;
         match freshness.decide(view, || self.negative_bounds()) {
-            // While the store cannot answer, an unknown id is answered as such (310500).
+            // While the store fails, a request for an unknown id gets the store's error (310500).
             _ if view.failing => return None,
             ServeDecision::Fresh => {}
             ServeDecision::Refresh => self.refresh(&freshness, view, || SandboxId::parse(id).ok()),
@@ -181,7 +181,7 @@ impl Resolver {
         self.revocations.subscribe()
     }
 
-    /// Applies new settings. Entries keep the life they drew.
+    /// Applies new settings. Entries keep the time to live that they drew.
     pub fn update(&self, settings: Settings) {
         self.cache.resize(settings.capacity);
         self.settings.store(Arc::new(settings));
@@ -241,7 +241,7 @@ impl Resolver {
         FreshnessBounds { untracked: settings.negative_ttl, stale_window: settings.stale_if_error }
     }
 
-    /// What was settled between a caller's look at the cache and its turn to begin a read.
+    /// What came into the cache between a caller's look at it and its turn to begin a read.
     pub(crate) fn cached_fresh(&self, id: &SandboxId) -> Option<Lookup> {
         let view = self.view();
         if let Some(entry) = self.cache.found(id.as_str()) {
@@ -254,8 +254,8 @@ impl Resolver {
         fresh.then_some(Lookup::Unknown)
     }
 
-    /// Takes over what was read; called while no other read of the sandbox can land. `spoiled`:
-    /// the key changed since the read began, so that it is kept for comparison only.
+    /// Stores what was read; called while no other read of the sandbox can complete. `invalidated`: the
+    /// key changed since the read began, so that the result is kept for comparison only.
     pub(crate) fn store_read(
         &self,
         id: &SandboxId,
@@ -311,7 +311,7 @@ impl Resolver {
         Lookup::Found(entry)
     }
 
-    /// The reading that was in force, if any, says something else than what was just read.
+    /// Invalidates the reading before, if any: what was just read differs from it.
     fn invalidate_previous(&self, id: &SandboxId, last: Option<&RouteEntry>) {
         if let Some(last) = last {
             last.freshness.invalidate();
@@ -372,7 +372,7 @@ impl Resolver {
     }
 }
 
-/// Whether `pause` has passed since the last time this said so.
+/// Whether `pause` has passed since this last returned true.
 fn at_most_every(last: &Mutex<Option<Instant>>, now: Instant, pause: Duration) -> bool {
     let Some(mut last) = last.try_lock() else { return false };
     if last.is_some_and(|last| now < last + pause) {
@@ -382,7 +382,7 @@ fn at_most_every(last: &Mutex<Option<Instant>>, now: Instant, pause: Duration) -
     true
 }
 
-/// One line a record: a new reading that is odd in the same ways says nothing.
+/// Logs each warning once a record: a new reading with the same warnings logs nothing.
 fn log_record_warnings(id: &SandboxId, record: &SandboxRecord, last: Option<&RouteEntry>) {
     let known = |warning| last.is_some_and(|last| last.record.warnings().any(|known| known == warning));
     for warning in record.warnings() {

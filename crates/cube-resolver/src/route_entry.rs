@@ -16,8 +16,8 @@ fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// One life of a sandbox between resumes and rollbacks (metadata.md "Generation"). Numbers come
-/// from one counter of the process and are never used twice; a later life has a higher one.
+/// The time of a sandbox between two resumes or rollbacks (metadata.md "Generation"). Numbers come
+/// from one counter of the process and are never used twice; a later generation has a higher one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(u64);
 
@@ -66,7 +66,7 @@ pub struct RouteEntry {
     pub id: SandboxId,
     /// What the store said.
     pub record: SandboxRecord,
-    /// The life of the sandbox that this record belongs to.
+    /// The generation of the sandbox that this record belongs to.
     pub generation: Generation,
     /// The content of the record.
     pub revision: Revision,
@@ -85,7 +85,7 @@ impl RouteEntry {
         self.freshness.is_invalidated()
     }
 
-    /// Whether `record` tells of the same life: CreatedAt, HostIP, SandboxIP and port mapping.
+    /// Whether `record` is of the same generation: CreatedAt, HostIP, SandboxIP and port mapping.
     pub(crate) fn same_generation(&self, record: &SandboxRecord) -> bool {
         !self.generation_ended.load(Ordering::Acquire)
             && self.same_sandbox(record)
@@ -99,7 +99,8 @@ impl RouteEntry {
         Arc::strong_count(self) > known || Arc::strong_count(&self.readings) > 1
     }
 
-    /// Whether what streams from it still streams from the right place (metadata.md "Revocation").
+    /// Whether `record` is of the same sandbox, so that streams from it may go on (metadata.md
+    /// "Revocation").
     pub(crate) fn same_sandbox(&self, record: &SandboxRecord) -> bool {
         self.record.created_at == record.created_at && self.record.sandbox_ip == record.sandbox_ip
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 /// The `cache` section of config.md.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The shortest life of an entry that was read while changes are pushed.
+    /// The shortest time to live of an entry that was read while changes are pushed.
     pub ttl_min: Duration,
     /// The longest; each entry draws its own, so that those filled together do not end together.
     pub ttl_max: Duration,
-    /// The life of an entry while changes are not pushed, from when it was read.
+    /// The time to live of an entry while changes are not pushed, from when it was read.
     pub untracked_ttl: Duration,
     /// The same for "there is no such sandbox".
     pub negative_ttl: Duration,
@@ -33,7 +33,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// A life for an entry read while changes are pushed.
+    /// A time to live for an entry that is read while changes are pushed.
     pub(crate) fn draw_ttl(&self) -> Duration {
         let spread = self.ttl_max.saturating_sub(self.ttl_min);
         let spread = u64::try_from(spread.as_nanos()).unwrap_or(u64::MAX);

@@ -24,7 +24,7 @@ type Waiters = watch::Sender<Option<LookupResult>>;
 struct ReadInFlight {
     /// Those who wait for it.
     waiters: Waiters,
-    /// The promise it is read under; none until it begins.
+    /// The tracking epoch in which it began; none until it begins.
     begun: Option<TrackingEpoch>,
     /// The sandbox changed since it began: its result is not served to those who come now.
     invalidated: bool,
@@ -32,12 +32,12 @@ struct ReadInFlight {
     next: Option<Waiters>,
 }
 
-/// Whose answer a caller can do with.
+/// Which read a caller accepts the result of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadDemand {
-    /// From memory, if it came to be there meanwhile; else a read that is under way and sound.
+    /// The cache, if it was filled meanwhile; else a read that is under way and not invalidated.
     Any,
-    /// A read that is under way and sound.
+    /// A read that is under way and not invalidated.
     Read,
     /// A read that has not begun yet.
     Fresh,
@@ -51,7 +51,7 @@ pub(crate) enum JoinedRead {
     Waiting(watch::Receiver<Option<LookupResult>>),
 }
 
-/// All reads under way.
+/// All reads that are under way, one for each sandbox.
 #[derive(Default)]
 pub(crate) struct ReadsInFlight(Mutex<HashMap<SandboxId, ReadInFlight, ahash::RandomState>>);
 
@@ -61,7 +61,8 @@ impl ReadsInFlight {
         self.0.lock().is_empty()
     }
 
-    /// Runs `change` while no read can land, and spoils the one of `id` that is under way.
+    /// Runs `change` while no read can complete, and invalidates the read of `id` that is under way: its
+    /// result is kept for comparison and not served to those who ask from now on.
     pub(crate) fn invalidate_during<T>(&self, id: &SandboxId, change: impl FnOnce() -> T) -> T {
         let mut in_flight = self.0.lock();
         if let Some(read) = in_flight.get_mut(id) {
@@ -98,7 +99,7 @@ impl Resolver {
         JoinedRead::Waiting(waiters.subscribe())
     }
 
-    /// Whether what is read under `trust` may be given to somebody who asks now. While nothing is
+    /// Whether what was read in `epoch` may be given to somebody who asks now. While nothing is
     /// pushed a read under way is as young as anything can be.
     fn is_current(&self, tracking_epoch: TrackingEpoch) -> bool {
         let current = self.tracking_epoch();
@@ -108,7 +109,7 @@ impl Resolver {
     /// Reads `id` until nobody waits for another round.
     async fn run_read(self: Arc<Self>, id: SandboxId) {
         // A panic on the way (of a store, of an observer) must not leave a flight behind that
-        // never lands: those who wait are told, the next caller begins anew.
+        // never completes: those who wait get an error, the next caller begins anew.
         let mut guard = AbandonGuard { resolver: &self, id: &id, completed: false };
         loop {
             let tracking_epoch = self.tracking_epoch();
@@ -159,7 +160,7 @@ impl Resolver {
     }
 }
 
-/// Under which circumstances a read was made.
+/// When and in which tracking epoch a read was made, and whether anybody waits for changes of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadContext {
     pub(crate) tracking_epoch: TrackingEpoch,
@@ -181,7 +182,7 @@ impl Drop for AbandonGuard<'_> {
     }
 }
 
-/// Waits for an answer.
+/// Waits until the read is done.
 pub(crate) async fn wait_for_result(mut waiting: watch::Receiver<Option<LookupResult>>) -> LookupResult {
     match waiting.wait_for(Option::is_some).await {
         Ok(result) => result.clone().unwrap_or_else(|| Err(abandoned())),

@@ -1,5 +1,5 @@
-//! A store that answers as the test says, a world around a resolver, and a time that the test
-//! moves.
+//! What the tests of this crate share: a store that follows a script, a resolver on it, and a clock that
+//! the test moves.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -26,8 +26,8 @@ pub(crate) type Fields = Vec<(String, String)>;
 pub(crate) struct ScriptedStore {
     pub(crate) records: Mutex<HashMap<SandboxId, Fields>>,
     reads: Mutex<HashMap<SandboxId, usize>>,
-    /// Those of them that were answered.
-    answers: Mutex<HashMap<SandboxId, usize>>,
+    /// Those of them that completed.
+    completed: Mutex<HashMap<SandboxId, usize>>,
     pub(crate) reads_now: AtomicUsize,
     pub(crate) most_reads_at_once: AtomicUsize,
     pub(crate) error: AtomicBool,
@@ -35,7 +35,7 @@ pub(crate) struct ScriptedStore {
     /// 0: nothing is pushed.
     session: AtomicU64,
     last_session: AtomicU64,
-    /// While true, answers are ready but do not arrive.
+    /// While true, results are ready but not handed over.
     pub(crate) held: watch::Sender<bool>,
     events: broadcast::Sender<StoreEvent>,
 }
@@ -48,7 +48,7 @@ impl ScriptedStore {
         Self {
             records: Mutex::default(),
             reads: Mutex::default(),
-            answers: Mutex::default(),
+            completed: Mutex::default(),
             reads_now: AtomicUsize::new(0),
             most_reads_at_once: AtomicUsize::new(0),
             error: AtomicBool::new(false),
@@ -60,8 +60,8 @@ impl ScriptedStore {
         }
     }
 
-    pub(crate) fn answers_of(&self, id: &SandboxId) -> usize {
-        self.answers.lock().get(id).copied().unwrap_or(0)
+    pub(crate) fn completed_reads_of(&self, id: &SandboxId) -> usize {
+        self.completed.lock().get(id).copied().unwrap_or(0)
     }
 
     pub(crate) fn reads_of(&self, id: &SandboxId) -> usize {
@@ -84,7 +84,7 @@ impl MetadataStore for ScriptedStore {
         if error {
             return Err(StoreError::Timeout);
         }
-        *self.answers.lock().entry(id.clone()).or_default() += 1;
+        *self.completed.lock().entry(id.clone()).or_default() += 1;
         let record = fields.map(|fields| {
             SandboxRecord::parse(fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())), 0)
         });
@@ -134,7 +134,7 @@ pub(crate) struct RecordingObserver {
     pub(crate) observed: Mutex<Vec<(SandboxId, bool)>>,
     pub(crate) interests: Mutex<HashSet<SandboxId>>,
     pub(crate) invalidated: Mutex<Vec<SandboxId>>,
-    /// State changes that were told and not read yet.
+    /// State changes that were announced and not read yet.
     pub(crate) states: Mutex<HashSet<SandboxId>>,
 }
 

@@ -1,13 +1,13 @@
-//! What a byte may be part of. Ids and host names are read for every request, so each byte is one
-//! look into a table and no branch.
+//! Classes of bytes. Ids and host names are checked for every request, so a byte costs one look into a
+//! table and no branch.
 
-/// Of a sandbox id, and of a label of a host name.
+/// A byte of a sandbox id or of a label of a host name.
 pub(crate) const ID: u8 = 1;
-/// The same, in upper case.
+/// Such a byte in upper case.
 pub(crate) const UPPER: u8 = 2;
-/// Between the labels of a host name.
+/// The dot between the labels of a host name.
 pub(crate) const DOT: u8 = 4;
-/// Of neither.
+/// Any other byte.
 pub(crate) const OTHER: u8 = 8;
 
 #[expect(clippy::indexing_slicing, reason = "a byte is within 256, and this runs in the compiler")]

@@ -2,13 +2,13 @@
 
 use crate::name::{NameError, RoutingForm};
 
-/// Why a request is answered with 400 (`310400`). The texts name the rule, never the bytes sent.
+/// Why a request gets a 400 (`310400`). The texts name the rule, never the bytes sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadRequest {
     /// Neither Host nor `:authority`, HTTP/1.0 included.
     #[error("the request has no Host")]
     NoHost,
-    /// Host is there and says nothing.
+    /// Host is there, with an empty value.
     #[error("Host is empty")]
     HostEmpty,
     /// More than one Host header, be they equal or not.
@@ -33,10 +33,10 @@ pub enum BadRequest {
     /// The target is not UTF-8.
     #[error("the request target is not UTF-8")]
     TargetUtf8,
-    /// The form applies, but its sandbox id is none.
+    /// The form applies, but what stands where the sandbox id belongs is not a sandbox id.
     #[error("the {} form applies, but its sandbox id is not 1 to 128 of A-Z a-z 0-9 _ -", .0.as_str())]
     Id(RoutingForm),
-    /// The form applies, but its port is none.
+    /// The form applies, but what stands where the port belongs is not a port.
     #[error("the {} form applies, but its port is not 1 to 65535 without sign or leading zero", .0.as_str())]
     Port(RoutingForm),
     /// One of `E2b-Sandbox-Id` and `E2b-Sandbox-Port` without the other, on a shared host.
@@ -64,7 +64,7 @@ impl BadRequest {
     }
 }
 
-/// Why configured rules are none.
+/// Why a configuration makes no [`Rules`](crate::Rules).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// An entry of `routing.domains` is not a plain domain name.

@@ -1,4 +1,5 @@
-//! What the sandbox sees: which headers of a client are the proxy's to say, and what it says.
+//! The headers that the proxy itself sets on a forwarded request (`X-Forwarded-*`, `X-Real-IP`, the
+//! request id), and the client's headers that it removes.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};

@@ -1,11 +1,11 @@
-//! Which sandbox and port a request names, and the way back.
+//! Which sandbox and port a request names, and how headers are rewritten between client and sandbox.
 //!
-//! Pure functions over the request line and headers: no I/O, no clock, nothing of the engine.
+//! Pure functions over the request line and headers: no I/O, no clock, nothing of Pingora.
 //! The contract is routing.md; docs/architecture.md places this crate among the others.
 //!
 //! [`parse_request`] turns a request head into a [`ParsedRequest`] under the [`Rules`] of the configuration.
-//! [`forwarded_headers`] and [`RequestRewrite`] say what the sandbox sees of it, [`ResponseRewrite`] what the client sees of the
-//! answer, [`envd_control_route`] which requests are not for everybody.
+//! [`forwarded_headers`] and [`RequestRewrite`] say what the sandbox sees of it, [`ResponseRewrite`] what
+//! the client sees of the response, [`envd_control_route`] which requests are the control plane's alone.
 
 mod byte_class;
 mod envd;

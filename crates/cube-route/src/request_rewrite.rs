@@ -1,5 +1,5 @@
-//! The way up: what of a request's headers names the client's own host or the prefix of the path
-//! form, and must name what the sandbox knows instead (routing.md, "The masked host").
+//! Which request headers are rewritten, and how: those that name the client's own host or the prefix
+//! of the path form, and must name what the sandbox knows instead (routing.md, "The masked host").
 
 use crate::host::ClientHost;
 use crate::target::strip_prefix_ignore_case;

@@ -1,9 +1,10 @@
-//! The way back: what of an answer's headers must change so that the client stays where it is.
+//! Which response headers are rewritten, and how, so that redirects, cookies and service workers keep
+//! leading to the sandbox (routing.md, "Path form" and "The masked host").
 
 use crate::host::ClientHost;
 use crate::target::strip_prefix_ignore_case;
 
-/// Answer headers that path form removes, in lower case: all sandboxes share one browser origin
+/// Response headers that path form removes, in lower case: all sandboxes share one browser origin
 /// there, and these speak for a whole origin.
 pub const REMOVED_IN_PATH_FORM: &[&str] =
     &["clear-site-data", "alt-svc", "strict-transport-security", "nel", "report-to", "reporting-endpoints"];

@@ -158,7 +158,7 @@ proptest! {
         prop_assert_eq!(request.target.unwrap().upstream_target(&request.origin_form), target.as_slice());
     }
 
-    /// The engine keeps a target as `PathAndQuery`; what it refuses or cuts is refused here first.
+    /// Pingora keeps a target as `PathAndQuery`; what that refuses or cuts is refused here first.
     #[test]
     fn a_target_passes_exactly_when_the_engine_keeps_it(tail in prop_oneof![telling_bytes(), vec(any::<u8>(), 0..20)]) {
         let target = [b"/", tail.as_slice()].concat();

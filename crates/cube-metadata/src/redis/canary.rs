@@ -15,7 +15,7 @@ const KEYS: usize = 16;
 /// The keys that are read again, one at a time.
 pub(crate) struct Canary {
     kept: Mutex<CanaryKeys>,
-    /// Whether the next record that is read is worth a place.
+    /// Whether there is room for the next record that is read.
     wanted: AtomicBool,
     /// Whether a record was read since the last check.
     read: AtomicBool,
@@ -29,10 +29,10 @@ struct CanaryKeys {
     any: bool,
 }
 
-/// What there is to check.
+/// What the next canary check reads.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CanaryCheck {
-    /// This key.
+    /// The record under this key.
     Key(String),
     /// Nothing: no record was read.
     Nothing,
@@ -81,14 +81,14 @@ impl Canary {
         self.wanted.store(true, Ordering::Relaxed);
     }
 
-    /// What to check now; another key may take a place from now on.
+    /// What to check now; from now on there is room for another key.
     pub(crate) fn next(&self) -> CanaryCheck {
         let mut kept = self.kept.lock();
         let lately = self.read.swap(false, Ordering::Relaxed);
         kept.any |= lately;
         self.wanted.store(true, Ordering::Relaxed);
         if kept.keys.is_empty() {
-            // What was read lately is likely to be read again at once, and then takes a place.
+            // What was read lately is likely to be read again at once, and is kept then.
             return if kept.any && !lately { CanaryCheck::Blind } else { CanaryCheck::Nothing };
         }
         kept.keys.rotate_left(1);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_places_are_bounded_and_one_is_given_anew_after_each_check() {
+    fn the_keys_are_bounded_and_one_is_replaced_after_each_check() {
         let canary = Canary::default();
         for n in 0..KEYS {
             assert!(canary.read());

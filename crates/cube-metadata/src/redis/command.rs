@@ -1,4 +1,4 @@
-//! Commands and their answers.
+//! Commands and the server's replies.
 
 use fred::clients::{Client, Pipeline};
 use fred::error::Error;
@@ -34,7 +34,7 @@ impl Command {
     }
 }
 
-/// One answer a command, in the order of the commands; an error is the server's answer.
+/// One reply for each command, in the order of the commands; an error is one that the server replied.
 pub(crate) type Replies = Vec<Result<Value, StoreError>>;
 
 /// Adds a command to a pipeline; nothing is sent yet.

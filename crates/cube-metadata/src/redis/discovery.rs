@@ -1,4 +1,4 @@
-//! Which servers hold the records: told by the Sentinels or by the Cluster itself.
+//! Finds out from Sentinels or from the Cluster which servers hold the records.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) const SLOTS: u16 = 16384;
 /// for its successor.
 const VOTE_GRACE: Duration = Duration::from_millis(200);
 
-/// A part of the hash slots and the server that owns it.
+/// A range of hash slots and the server that owns it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SlotRange {
     pub(crate) first: u16,
@@ -120,7 +120,7 @@ fn bracketed(host: &str) -> String {
     if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() }
 }
 
-/// The answer to SENTINEL get-master-addr-by-name.
+/// Reads the reply to SENTINEL get-master-addr-by-name.
 fn master(reply: &Value) -> Option<SlotRange> {
     let Value::Array(reply) = reply else { return None };
     let [host, port] = reply.as_slice() else { return None };
@@ -132,7 +132,7 @@ fn master(reply: &Value) -> Option<SlotRange> {
     })
 }
 
-/// The answer to CLUSTER SLOTS. A server that does not know its own address leaves it out.
+/// Reads the reply to CLUSTER SLOTS. A server that does not know its own address leaves it out.
 fn slots(reply: &Value, asked: &str) -> Option<Vec<SlotRange>> {
     let Value::Array(rows) = reply else { return None };
     let mut ranges = Vec::with_capacity(rows.len());
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_of_a_sentinel_is_one_server_with_all_slots() {
+    fn the_reply_of_a_sentinel_is_one_server_with_all_slots() {
         let reply = array(vec!["::1".into(), "6379".into()]);
         let range = master(&reply).unwrap();
         assert_eq!((range.host.as_str(), range.port, range.first, range.last), ("[::1]", 6379, 0, 16383));

@@ -10,7 +10,7 @@ use crate::{MetadataStore, StoreError};
 
 /// An id that no sandbox is given: looking it up needs the rights and finds nothing.
 const NOBODY: &str = "cube-proxy-check";
-/// How often it is looked whether pushes have begun.
+/// Between two looks whether pushes have begun.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Everything that is refused. Nothing is written.

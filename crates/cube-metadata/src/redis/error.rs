@@ -4,7 +4,7 @@ use fred::error::{Error, ErrorKind};
 
 use crate::StoreError;
 
-/// The code that a server's error answer begins with (`WRONGTYPE`, `LOADING`, ...).
+/// The code that a server's error reply begins with (`WRONGTYPE`, `LOADING`, ...).
 pub(crate) fn code(error: &StoreError) -> Option<&str> {
     match error {
         StoreError::Refused(told) => told.split(' ').next(),
@@ -12,12 +12,13 @@ pub(crate) fn code(error: &StoreError) -> Option<&str> {
     }
 }
 
-/// Whether the error is about one key, and says nothing about the server that answered it.
+/// Whether the error is about one key, and says nothing about the server that sent it.
 pub(crate) fn is_about_the_key(error: &StoreError) -> bool {
     matches!(code(error), Some("WRONGTYPE" | "MOVED" | "ASK" | "TRYAGAIN" | "CROSSSLOT"))
 }
 
-/// A server's error answer is told from what the client or the network says by its first word.
+/// A server's error reply is recognised by its first word; everything else comes from the client or the
+/// network.
 pub(crate) fn store_error(error: &Error) -> StoreError {
     if matches!(error.kind(), ErrorKind::Timeout) {
         return StoreError::Timeout;
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_the_server_is_told_from_a_broken_connection() {
+    fn a_reply_of_the_server_is_told_from_a_broken_connection() {
         assert_eq!(of(ErrorKind::Timeout, "Request timed out."), StoreError::Timeout);
         assert!(matches!(of(ErrorKind::IO, "Connection refused (os error 111)"), StoreError::Unreachable(_)));
         assert!(matches!(

@@ -1,4 +1,4 @@
-//! The store's own short breaker: a server that is away is not asked by every request.
+//! Health of one Redis server. While it is away, lookups fail at once instead of each waiting for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ const LOG_EVERY: Duration = Duration::from_secs(30);
 /// Another reason than before is logged no more often than this.
 const LOG_ANOTHER: Duration = Duration::from_secs(2);
 
-/// Whether the last attempts to ask one server failed. While they did, callers are answered at
-/// once and only the node's own watch asks on.
+/// Whether the last attempts to ask one server failed. While they did, callers get the error at once
+/// and only the node's own heartbeat goes on asking.
 pub(crate) struct Health {
     server: String,
     failing: AtomicBool,
@@ -34,7 +34,7 @@ impl Health {
         }
     }
 
-    /// Whom this is about.
+    /// The server, as `host:port`.
     pub(crate) fn server(&self) -> &str {
         &self.server
     }
@@ -60,7 +60,7 @@ impl Health {
         }
     }
 
-    /// Whether the server was good until now.
+    /// Notes a failed attempt; whether the server was healthy until now.
     pub(crate) fn mark_failing(&self, error: &StoreError) -> bool {
         let another = self.error.borrow().as_ref() != Some(error);
         let mut logged = self.logged.lock();

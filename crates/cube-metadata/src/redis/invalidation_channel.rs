@@ -1,4 +1,5 @@
-//! The invalidation channel as its subscribers see it: sessions and events, in one order.
+//! The invalidation channel: what Redis pushes, as events to subscribers, and whether the pushes of all
+//! servers are complete (a tracking session).
 
 use std::collections::HashSet;
 use std::num::NonZeroU64;
@@ -10,7 +11,7 @@ use tokio::sync::broadcast;
 
 use crate::{StoreEvent, TrackingSession};
 
-/// Events kept for a subscriber that is behind; one that is further behind distrusts everything.
+/// Events kept for a subscriber that lags; one that lags further must act as on [`StoreEvent::InvalidateAll`].
 const EVENTS: usize = 32 * 1024;
 
 /// Up while every server that holds records pushes its changes.
@@ -48,12 +49,12 @@ impl InvalidationChannel {
         NonZeroU64::new(self.session.load(Ordering::Acquire))
     }
 
-    /// Passes on what changed. Nobody listening is no fault.
+    /// Sends an event to all subscribers; having none is not an error.
     pub(crate) fn publish(&self, event: StoreEvent) {
         let _ = self.events.send(event);
     }
 
-    /// These are the servers that records come from.
+    /// Sets the servers that records come from.
     pub(crate) fn set_servers(&self, servers: impl IntoIterator<Item = u64>) {
         let mut guard = self.servers.lock();
         let wanted: HashSet<u64> = servers.into_iter().collect();
@@ -83,7 +84,7 @@ impl InvalidationChannel {
         }
     }
 
-    /// Something was missed although the channel is up.
+    /// Pushes may have been missed although the channel is up: begins a new session.
     pub(crate) fn invalidate_all(&self) {
         let mut guard = self.servers.lock();
         if self.session().is_some() {

@@ -1,4 +1,4 @@
-//! The keys of a sandbox, and the sandbox of a key (metadata.md, lifecycle.md).
+//! Which Redis keys a sandbox has, and which sandbox a key belongs to (metadata.md, lifecycle.md).
 
 use cube_route::SandboxId;
 
@@ -87,13 +87,13 @@ impl Keys {
         self.records.get(prefix).is_some_and(|prefix| prefix == LEGACY)
     }
 
-    /// What is to be pushed.
+    /// The prefixes whose changes Redis is asked to push.
     pub(crate) fn tracked(&self) -> impl Iterator<Item = &str> {
         let state = self.follow_state.then_some(STATE);
         self.records.iter().map(String::as_str).chain([self.faulty_set.as_str()]).chain(state)
     }
 
-    /// Whose key this is; `None` for a stranger's, also one whose id is none.
+    /// Whose key this is; `None` for a key that is not the proxy's, or whose id is not a sandbox id.
     pub(crate) fn owner(&self, key: &[u8]) -> Option<KeyOwner> {
         let key = str::from_utf8(key).ok()?;
         if key == self.faulty_set {

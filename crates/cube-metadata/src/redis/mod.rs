@@ -84,7 +84,7 @@ impl RedisStore {
         Ok(Arc::new(Self { shared, metrics, servers }))
     }
 
-    /// Runs commands whose every answer must be good.
+    /// Runs commands, all of which must succeed.
     async fn run_all(&self, commands: &[Command]) -> Result<Vec<Value>, StoreError> {
         let replies = self.servers.run(commands).await.into_iter().map(|reply| reply.value);
         replies.collect::<Result<Vec<Value>, StoreError>>().inspect_err(|error| self.metrics.failed(error))

@@ -28,20 +28,20 @@ use crate::redis::keys::{KeyOwner, Keys};
 use crate::redis::reconnect::keep_connected;
 use crate::{StoreError, StoreEvent};
 
-/// How often the connection must answer (metadata.md).
+/// How often the connection is checked (metadata.md).
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a server that fails is tried.
+/// How often a failing server is tried.
 const FAILING_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
-/// Unanswered beats after which the connection counts as dead.
+/// Heartbeats without a reply after which the connection counts as dead.
 const MAX_MISSED_HEARTBEATS: u32 = 2;
-/// How often a key is read again.
+/// How often a canary key is read again.
 const CANARY_EVERY: Duration = Duration::from_secs(2);
-/// An invalidation may come this much later than the answer that shows the change.
+/// An invalidation may come this much later than the reply that shows the change.
 const CANARY_GRACE: Duration = Duration::from_millis(100);
-/// Between the two tries of a lookup.
+/// Between the two attempts of a lookup.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// What all servers of a store share.
+/// What all servers of one store have in common.
 pub(crate) struct StoreContext {
     pub(crate) keys: Keys,
     pub(crate) channel: InvalidationChannel,
@@ -68,20 +68,20 @@ pub(crate) struct Node {
     master_only: bool,
 }
 
-/// What had been pushed when a read began.
+/// How many connections and pushes there had been when a read began.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PushMark {
     epoch: u64,
     pushes: u64,
 }
 
-/// A node with the tasks that keep it going; they end with it.
+/// A node with the tasks that serve it; they end when this is dropped.
 pub(crate) struct RunningNode {
     pub(crate) node: Arc<Node>,
     _tasks: JoinSet<()>,
 }
 
-/// What fred tells of one client.
+/// The events that fred publishes about one client.
 struct ClientEvents {
     pushes: Receiver<Invalidation>,
     connections: Receiver<Server>,
@@ -148,8 +148,8 @@ impl Node {
         }
     }
 
-    /// Sends all commands in one go and waits for all answers: two tries, all bounded
-    /// (metadata.md). An error in the list is the server's answer to that command.
+    /// Sends all commands in one go and waits for all replies: two tries, all bounded
+    /// (metadata.md). An error in the list is the server's reply to that command.
     pub(crate) async fn execute(&self, commands: &[Command]) -> Result<Replies, StoreError> {
         self.health.check()?;
         let bound = self.shared.command_timeout.mul_f32(2.5);
@@ -195,7 +195,7 @@ impl Node {
         }
     }
 
-    /// The watch tries again sooner than it would have.
+    /// Marks the server as failing and wakes its heartbeat, which then tries it sooner.
     fn fail(&self, error: &StoreError) {
         if self.health.mark_failing(error) {
             self.wake.notify_one();
@@ -212,7 +212,7 @@ impl Node {
         }
     }
 
-    /// One try.
+    /// Sends the commands once.
     pub(crate) async fn attempt(&self, commands: &[Command]) -> Result<Replies, StoreError> {
         let pipeline = self.client.pipeline();
         for command in commands {
@@ -225,7 +225,7 @@ impl Node {
             .map(|(reply, command)| with_command_name(reply, command))
             .collect();
         // The pipeline failed as a whole, or the connection broke in the middle: that must not
-        // look like the server's answer to a command.
+        // look like the server's reply to a command.
         let broken = |error: &&StoreError| matches!(error, StoreError::Unreachable(_) | StoreError::Timeout);
         if let Some(error) = replies.iter().filter_map(|reply| reply.as_ref().err()).find(broken) {
             return Err(error.clone());
@@ -237,7 +237,7 @@ impl Node {
         Err(error.unwrap_or_else(|| StoreError::Unreachable("the server sent too few answers".to_owned())))
     }
 
-    /// One command for a slot that is moving here; one try.
+    /// One command for a slot that is being migrated to this server; sent once, after ASKING.
     pub(crate) async fn attempt_asking(&self, command: &Command) -> Result<Value, StoreError> {
         let commands = [Command { verb: "ASKING", arguments: Vec::new() }, command.clone()];
         let mut replies = self.attempt(&commands).await?;
@@ -258,7 +258,7 @@ impl Node {
         }
     }
 
-    /// A command that belongs to no key.
+    /// A command that has no key.
     pub(crate) async fn run_keyless(
         &self,
         verb: &'static str,
@@ -276,7 +276,7 @@ impl Node {
         .await;
     }
 
-    /// Takes what fred tells. Nothing here waits, so pushes are never held up.
+    /// Handles fred's events. Nothing here waits, so pushes are never held up.
     async fn listen(self: Arc<Self>, events: ClientEvents) {
         let ClientEvents { mut pushes, mut connections, mut errors } = events;
         loop {
@@ -369,7 +369,7 @@ impl Node {
         }
     }
 
-    /// A sign of life. Until the server has proved that lookups work, and while it fails, that is
+    /// Checks that the server responds. Until the server has proved that lookups work, and while it fails, that is
     /// a lookup (of an id that cannot be), since a server may answer pings and nothing else.
     async fn heartbeat(&self) -> Result<(), StoreError> {
         let mut commands = Vec::new();
@@ -421,8 +421,8 @@ impl Node {
         Ok(())
     }
 
-    /// Gives the connection up. fred would wait for a dead one until it is written to and then
-    /// only if nothing else is, and our beats are.
+    /// Drops the connection and makes another. fred would wait for a dead one until it is written to and then
+    /// only if nothing else is, and our heartbeats are.
     async fn reconnect(&self) {
         self.connection_lost();
         if self.client.is_connected() {
@@ -458,7 +458,7 @@ impl Node {
     }
 }
 
-/// The answer to a command; an error of the server's says which command it refused.
+/// The reply to a command; an error of the server's names the command that it refused.
 fn with_command_name(reply: Result<Value, Error>, command: &Command) -> Result<Value, StoreError> {
     reply.map_err(|error| match store_error(&error) {
         StoreError::Refused(told) => StoreError::Refused(format!("{told} ({})", command.verb)),

@@ -1,4 +1,4 @@
-//! Keeps fred's clients going.
+//! Keeps fred's clients connected: they are started again whenever fred gives up.
 
 use std::time::Duration;
 

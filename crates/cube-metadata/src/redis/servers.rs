@@ -18,14 +18,14 @@ use crate::redis::health::Health;
 use crate::redis::node::{Node, PushMark, RunningNode, StoreContext};
 use crate::redis::settings::Layout;
 
-/// How often Sentinels or Cluster are asked who holds the records.
+/// Between two questions to Sentinels or Cluster which servers hold the records.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while a server fails.
 const FAILING_DISCOVERY_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a command that was sent to the wrong server waits for the new map.
+/// How long a command that was redirected (MOVED) to an unknown server waits for the next slot map.
 const REDIRECT_WAIT: Duration = Duration::from_millis(500);
 
-/// The answer to one command, and who gave it.
+/// The reply to one command, and the server that gave it.
 pub(crate) struct Reply {
     pub(crate) value: Result<Value, StoreError>,
     pub(crate) from: Option<(Arc<Node>, PushMark)>,
@@ -44,7 +44,7 @@ pub(crate) struct Servers {
 #[derive(Default)]
 struct SlotMap {
     ranges: Vec<SlotRange>,
-    /// One for each share; a server with several shares is there several times.
+    /// The owner of each range; a server with several ranges is there several times.
     owners: Vec<Arc<RunningNode>>,
 }
 
@@ -118,7 +118,7 @@ impl Servers {
         Ok(self.current().await?.nodes())
     }
 
-    /// Sends each command to the owner of its key, all at the same time; answers in their order.
+    /// Sends each command to the owner of its key, all at the same time; replies in their order.
     pub(crate) async fn run(&self, commands: &[Command]) -> Vec<Reply> {
         let map = match self.current().await {
             Ok(map) => map,
@@ -170,7 +170,7 @@ impl Servers {
         let server = told.split(' ').nth(2).unwrap_or_default();
         match code(error)? {
             "ASK" => {
-                // A slot on its way: only this key, only now.
+                // The slot is being migrated: only this command goes to the new owner.
                 let value = map.server(server)?.attempt_asking(command).await;
                 Some(Reply { value, from: None })
             }
@@ -233,7 +233,7 @@ impl Reply {
     }
 }
 
-/// Draws the map.
+/// Keeps the slot map: connects to the servers that discovery names and drops the others.
 struct Topology {
     map: Arc<watch::Sender<Arc<SlotMap>>>,
     connector: Connector,
@@ -243,7 +243,7 @@ struct Topology {
 }
 
 impl Topology {
-    /// Puts the shares in force; servers that stay keep their connections.
+    /// Makes these ranges the slot map; servers that stay keep their connections.
     fn apply(&mut self, ranges: Vec<SlotRange>) {
         let old = self.map.borrow().clone();
         if old.ranges == ranges {
@@ -271,7 +271,7 @@ impl Topology {
     }
 }
 
-/// Asks again and again who holds the records.
+/// Asks Sentinels or Cluster periodically which servers hold the records, and follows the result.
 async fn follow_topology(mut topology: Topology, discovery: Arc<Health>, rediscover: Arc<Notify>) {
     let discovery_peers = DiscoveryPeers::start(&topology.connector);
     loop {

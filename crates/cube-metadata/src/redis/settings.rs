@@ -1,4 +1,4 @@
-//! What the Redis store is told, and where that leads.
+//! Settings of the Redis store, and the servers and credentials that they mean.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -84,7 +84,7 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// One command on a connection of its own; the answer in one line.
+    /// One command on a connection of its own; the reply in one line.
     pub(crate) fn run(&self, words: &[&str]) -> String {
         self.run_as(None, words)
     }
@@ -92,11 +92,11 @@ impl Redis {
     pub(crate) fn run_as(&self, password: Option<&str>, words: &[&str]) -> String {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        let mut answers = BufReader::new(stream);
+        let mut replies = BufReader::new(stream);
         if let Some(password) = password {
-            call(&mut answers, &["AUTH", password]);
+            call(&mut replies, &["AUTH", password]);
         }
-        call(&mut answers, words)
+        call(&mut replies, words)
     }
 }
 
@@ -112,10 +112,10 @@ fn call(stream: &mut BufReader<TcpStream>, words: &[&str]) -> String {
         request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
     }
     stream.get_mut().write_all(request.as_bytes()).unwrap();
-    answer(stream)
+    read_reply(stream)
 }
 
-fn answer(stream: &mut BufReader<TcpStream>) -> String {
+fn read_reply(stream: &mut BufReader<TcpStream>) -> String {
     let mut line = String::new();
     stream.read_line(&mut line).unwrap();
     let line = line.trim_end();
@@ -127,7 +127,7 @@ fn answer(stream: &mut BufReader<TcpStream>) -> String {
             String::from_utf8_lossy(&body[..body.len() - 2]).into_owned()
         }
         "*" => {
-            let parts: Vec<String> = (0..rest.parse::<i64>().unwrap()).map(|_| answer(stream)).collect();
+            let parts: Vec<String> = (0..rest.parse::<i64>().unwrap()).map(|_| read_reply(stream)).collect();
             parts.join(" ")
         }
         _ => rest.to_owned(),

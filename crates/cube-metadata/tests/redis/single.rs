@@ -185,7 +185,7 @@ async fn a_server_that_is_absent_at_the_start_may_come_later() {
     assert!(began.elapsed() < Duration::from_millis(2500));
     assert!(store.failing() && !store.has_responded());
     redis.resume_life();
-    within("an answer", 1, async || store.fetch(&id("ab")).await.is_ok()).await;
+    within("a reply", 1, async || store.fetch(&id("ab")).await.is_ok()).await;
     assert!(store.has_responded());
 }
 
@@ -197,7 +197,7 @@ async fn a_wrong_password_is_no_exit_and_the_right_one_is_taken_when_it_is_set()
     assert!(matches!(&error, StoreError::Refused(text) if text.starts_with("WRONGPASS")), "{error}");
     assert!(!store.has_responded());
     redis.run_as(Some("example-other"), &["CONFIG", "SET", "requirepass", "example-pass"]);
-    within("an answer", 2, async || store.fetch(&id("ab")).await.is_ok()).await;
+    within("a reply", 2, async || store.fetch(&id("ab")).await.is_ok()).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Which life of a sandbox a request belongs to, and who is told that one is over.
+//! Which generation of a sandbox a request belongs to, and who is notified that one is over.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -109,7 +109,7 @@ async fn a_changed_state_is_read_at_once_although_nobody_asks() {
     testbed.push_state(&id("a")).await;
     testbed.settled().await;
     testbed.fail(false);
-    until(|| testbed.store.answers_of(&id("a")) == 4).await;
+    until(|| testbed.store.completed_reads_of(&id("a")) == 4).await;
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn changed_states_are_read_together_and_a_bounded_number_at_a_time() {
     until(|| testbed.store.reads_now.load(Ordering::SeqCst) == MAX_BACKGROUND_READS).await;
     testbed.store.held.send_replace(false);
     testbed.settled().await;
-    until(|| ids.iter().all(|id| testbed.store.answers_of(id) >= 1)).await;
+    until(|| ids.iter().all(|id| testbed.store.completed_reads_of(id) >= 1)).await;
     testbed.settled().await;
     assert!(testbed.store.most_reads_at_once.load(Ordering::SeqCst) <= MAX_BACKGROUND_READS);
     for id in &ids {

@@ -1,4 +1,4 @@
-//! The life of the cache, rule by rule (metadata.md). Sequences of all rules are in `model`.
+//! The rules of the cache, one by one (metadata.md). Sequences of all rules are in `model`.
 
 mod freshness;
 mod identity;
