@@ -132,5 +132,4 @@ fn since(query: Option<&str>) -> Result<u64, String> {
 }
 
 #[cfg(test)]
-#[path = "admin_tests.rs"]
 mod tests;

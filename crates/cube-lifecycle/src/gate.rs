@@ -258,5 +258,4 @@ impl Lifecycle {
 }
 
 #[cfg(test)]
-#[path = "gate_tests.rs"]
 mod tests;

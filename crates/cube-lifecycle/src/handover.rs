@@ -164,5 +164,4 @@ impl Lifecycle {
 }
 
 #[cfg(test)]
-#[path = "handover_tests.rs"]
 mod tests;

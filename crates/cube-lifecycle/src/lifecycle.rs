@@ -288,5 +288,4 @@ pub(crate) fn unix_ms() -> u64 {
 }
 
 #[cfg(test)]
-#[path = "lifecycle_tests.rs"]
 mod tests;

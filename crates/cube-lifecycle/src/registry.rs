@@ -73,5 +73,4 @@ impl Lifecycle {
 }
 
 #[cfg(test)]
-#[path = "registry_tests.rs"]
 mod tests;

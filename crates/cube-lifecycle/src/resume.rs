@@ -221,5 +221,4 @@ impl Lifecycle {
 }
 
 #[cfg(test)]
-#[path = "resume_tests.rs"]
 mod tests;

@@ -298,5 +298,4 @@ impl StateTable {
 }
 
 #[cfg(test)]
-#[path = "state_table_tests.rs"]
 mod tests;
