@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from .processes import Failed
-from .world import TOKEN
+from .testbed import TOKEN
 
 HERE = Path(__file__).resolve().parent
 TOKEN_FIELD = f"E2b-Traffic-Access-Token: {TOKEN}"

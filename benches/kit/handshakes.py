@@ -30,7 +30,7 @@ def one(made, port, host, request, session):
             return None, False
         stream.sendall(request)
         answer = b""
-        while not answer.endswith(b"hello world\n"):
+        while not answer.endswith(b"hello testbed\n"):
             piece = stream.recv(65536)
             if not piece:
                 raise OSError(f"the connection ended after {answer!r}")

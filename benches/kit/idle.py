@@ -20,7 +20,7 @@ def context(protocol):
 def get_http1(stream, host, token):
     stream.sendall(f"GET / HTTP/1.1\r\nHost: {host}\r\nE2b-Traffic-Access-Token: {token}\r\n\r\n".encode())
     answer = b""
-    while not answer.endswith(b"hello world\n"):
+    while not answer.endswith(b"hello testbed\n"):
         piece = stream.recv(65536)
         if not piece:
             raise OSError(f"the connection ended after {answer!r}")

@@ -7,7 +7,7 @@ import time
 
 from .clients import TOKEN_FIELD
 from .processes import Failed
-from .world import BODY, PRIVATE, PROXIES, PUBLIC, host_of
+from .testbed import BODY, PRIVATE, PROXIES, PUBLIC, host_of
 
 GIB = 1 << 30
 
@@ -21,10 +21,10 @@ class Scenario:
 
 
 class Bench:
-    """The world, its clients, and how often, how long and how large."""
+    """The testbed, its clients, and how often, how long and how large."""
 
-    def __init__(self, world, clients, options):
-        self.world, self.clients, self.rounds, self.seconds = world, clients, options.rounds, options.seconds
+    def __init__(self, testbed, clients, options):
+        self.testbed, self.clients, self.rounds, self.seconds = testbed, clients, options.rounds, options.seconds
         self.sandboxes, self.idle = options.sandboxes, options.idle
         # Requests a second of small_get, by peer.
         self.rates = {}
@@ -46,7 +46,7 @@ class Bench:
         result["cpu"] = peer.process.cpu_seconds() - before if peer.process else None
         if peer.process:
             result["resident"] = peer.process.resident_bytes()
-        self.world.empty_logs()
+        self.testbed.empty_logs()
         return result
 
     def wrk(self, peer, sandbox=PRIVATE, fields=(TOKEN_FIELD,), host=None, **options):
@@ -68,13 +68,13 @@ def at_rate(bench, peer, rate):
 
 def latency(bench, peer):
     """At the same rate for everyone."""
-    return at_rate(bench, peer, bench.saturation(bench.world.peers["cube"]) / 2)
+    return at_rate(bench, peer, bench.saturation(bench.testbed.peers["cube"]) / 2)
 
 
 def latency_of_own(bench, peer):
     """At half of what the peer itself can do, with the direct way at that rate beside it."""
     rate = bench.saturation(peer) / 2
-    direct = at_rate(bench, bench.world.peers["direct"], rate)
+    direct = at_rate(bench, bench.testbed.peers["direct"], rate)
     result = at_rate(bench, peer, rate)
     return {**result, "rate": rate, "direct_p99": direct["p99"]}
 
@@ -138,7 +138,7 @@ def streams(what, connections):
 def idle(kind):
     def run(bench, peer):
         # A process that has served nothing yet; a few connections first, for what is made once.
-        fresh = getattr(bench.world, peer.name)()
+        fresh = getattr(bench.testbed, peer.name)()
         port = fresh.http if kind == "plain" else fresh.https
         try:
             few = bench.clients.idle(port, kind, 50, host_of(PRIVATE))
@@ -150,17 +150,17 @@ def idle(kind):
             grown = fresh.process.resident_bytes() - before
             many.communicate("")
         finally:
-            bench.world.group.stop(fresh.process)
+            bench.testbed.group.stop(fresh.process)
         return {"count": bench.idle, "cpu": None, "kib": grown / bench.idle / 1024}
     return run
 
 
 def many_sandboxes(bench, _):
     """Fills one proxy's cache by asking for each sandbox once, and compares it with one that has few."""
-    world, clients, total = bench.world, bench.clients, bench.sandboxes
-    world.populate(total)
-    few, many = world.cube(), world.cube()
-    entries = lambda: int(world.metric(many, "cube_proxy_cache_entries"))  # noqa: E731
+    testbed, clients, total = bench.testbed, bench.clients, bench.sandboxes
+    testbed.populate(total)
+    few, many = testbed.cube(), testbed.cube()
+    entries = lambda: int(testbed.metric(many, "cube_proxy_cache_entries"))  # noqa: E731
 
     def asked(cube, sandboxes, step=1, first=0, seconds=bench.seconds, fields=(TOKEN_FIELD,), any_status=False):
         return bench.measured(cube, lambda: clients.wrk(
@@ -204,8 +204,8 @@ def many_sandboxes(bench, _):
         result["spread"] = spread["cpu"] / spread["count"] * 1e6
         result |= {name: statistics.median(values) for name, values in took.items()}
     finally:
-        world.group.stop(few.process)
-        world.group.stop(many.process)
+        testbed.group.stop(few.process)
+        testbed.group.stop(many.process)
     return result
 
 

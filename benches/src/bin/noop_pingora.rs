@@ -1,6 +1,6 @@
-//! The engine doing nothing but forwarding: what a proxy on Pingora costs at the least.
+//! Pingora doing nothing but forwarding: what a proxy on Pingora costs at the least.
 //!
-//! `noop-pingora LISTEN UPSTREAM`, with one thread and the engine's own server.
+//! `noop-pingora LISTEN UPSTREAM`, with one thread and Pingora's own server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The bind check: every address is bound once and let go before anything starts.
 //!
-//! The engine binds with `SO_REUSEPORT`, which succeeds beside another process that did the same,
+//! Pingora binds with `SO_REUSEPORT`, which succeeds beside another process that did the same,
 //! and retries for half a minute what fails. Here a taken port is one clear line at once.
 
 use std::io::ErrorKind;

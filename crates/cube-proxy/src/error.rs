@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::config::ConfigError;
-use crate::upgrade::UpgradeError;
+use crate::hot_restart::UpgradeError;
 
 /// Exit code for a configuration that does not hold (`EX_USAGE` of sysexits, operations.md).
 pub const EXIT_CONFIG: u8 = 64;

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use crate::config::{self, Environment};
 use crate::error::StartError;
+use crate::hot_restart::{self, RestartReply, StartedAs};
 use crate::logging;
-use crate::rundir::RunDir;
-use crate::serve::{Origin, Process, ServeOptions, serve};
-use crate::upgrade::{self, Answer, StartedAs};
+use crate::run_dir::RunDir;
+use crate::serve::{Process, ServeOptions, Startup, serve};
 
 /// Serves with the configuration in `file` until the process is asked to end. With `upgrade`, takes
 /// over from the process that serves now, or has it start its successor.
@@ -27,18 +27,18 @@ pub fn run(file: &Path, upgrade: bool) -> Result<(), StartError> {
     let run_dir = locate(config.server.run_dir.as_deref(), &environment);
     run_dir.create()?;
     config.server.run_dir = Some(run_dir.path().to_owned());
-    let origin = if upgrade {
-        match upgrade::ask(&run_dir)? {
-            Answer::Successor(predecessor, inherited) => Origin::Successor(predecessor, inherited),
-            Answer::Done(text) => {
+    let startup = if upgrade {
+        match hot_restart::ask(&run_dir)? {
+            RestartReply::Successor(predecessor, inherited) => Startup::Successor(predecessor, inherited),
+            RestartReply::Done(text) => {
                 tracing::info!("{text}");
                 return Ok(());
             }
         }
     } else {
-        Origin::First(run_dir.claim()?)
+        Startup::First(run_dir.claim()?)
     };
-    let process = Process { run_dir, origin, started: StartedAs::this_process(file) };
+    let process = Process { run_dir, startup, started: StartedAs::this_process(file) };
     serve(config, None, ServeOptions { file: Some(file.to_owned()), ready: None, process: Some(process) })
 }
 

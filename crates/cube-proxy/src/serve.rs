@@ -1,10 +1,10 @@
 //! The running server: everything the configuration asks for, put together, served, drained.
 
 mod edge_settings;
-mod ending;
-mod places;
-mod plain;
+mod internal_connections;
+mod internal_listeners;
 mod reload;
+mod shutdown;
 mod signals;
 
 use std::net::SocketAddr;
@@ -23,12 +23,12 @@ use tokio::runtime::Runtime;
 use crate::bind;
 use crate::config::Config;
 use crate::error::StartError;
-use crate::notify::Manager;
-use crate::rundir::{PidFile, RunDir};
-use crate::upgrade::{
+use crate::hot_restart::{
     self, Handle, Incumbent, Inherited, Phase, Predecessor, Presence, StartedAs, UpgradeSocket,
 };
-use plain::PlainListener;
+use crate::run_dir::{PidFile, RunDir};
+use crate::sd_notify::Manager;
+use internal_listeners::InternalListener;
 use reload::Reload;
 
 /// How long the end of the process waits for what hangs.
@@ -53,13 +53,13 @@ pub(crate) struct Process {
     /// The run directory.
     pub(crate) run_dir: RunDir,
     /// Where it comes from.
-    pub(crate) origin: Origin,
+    pub(crate) startup: Startup,
     /// How it was started, for its successor.
     pub(crate) started: StartedAs,
 }
 
 /// Where a process comes from.
-pub(crate) enum Origin {
+pub(crate) enum Startup {
     /// It is the first, and holds the pid file.
     First(PidFile),
     /// It takes over from another one, whose sockets it has.
@@ -99,10 +99,10 @@ async fn run(
     let mut pid_file = None;
     let process = match options.process {
         None => None,
-        Some(Process { run_dir, origin, started }) => {
-            match origin {
-                Origin::First(file) => pid_file = Some(file),
-                Origin::Successor(predecessor, sockets) => {
+        Some(Process { run_dir, startup, started }) => {
+            match startup {
+                Startup::First(file) => pid_file = Some(file),
+                Startup::Successor(predecessor, sockets) => {
                     takeover = Some(predecessor.attach()?);
                     inherited = sockets;
                 }
@@ -145,7 +145,7 @@ async fn run(
         }
     }
     // The first process of a run directory must have its socket before it serves. A successor takes
-    // the place of the process before when that one can no longer want it back.
+    // the connection_slot of the process before when that one can no longer want it back.
     let mut socket = None;
     if let (Some((run_dir, _)), None) = (&process, &takeover) {
         socket = Some(open_socket(run_dir, beside)?);
@@ -166,7 +166,7 @@ async fn run(
     }
     let incumbent = process.map(|(run_dir, started)| {
         let live = reload.clone();
-        let settings = upgrade::Settings {
+        let settings = hot_restart::Settings {
             run_dir: run_dir.path().to_owned(),
             obstacle: started.obstacle(manager.is_there()),
             started,
@@ -217,10 +217,10 @@ async fn run(
         for task in [watchdog, heartbeat].into_iter().flatten() {
             task.abort();
         }
-        ending::drain_after_upgrade(&gateway, &mut signals, &reload, incumbent, stopped).await;
+        shutdown::drain_after_upgrade(&gateway, &mut signals, &reload, incumbent, stopped).await;
     } else {
         manager.stopping(gateway.driver().open());
-        ending::drain(&gateway, &mut signals, &reload, incumbent.as_deref()).await;
+        shutdown::drain(&gateway, &mut signals, &reload, incumbent.as_deref()).await;
         // The registry row goes with the last stream, not before: until then the manager must see
         // this replica's activity.
         drop(ended);
@@ -244,7 +244,7 @@ struct Opened {
     store: Arc<dyn MetadataStore>,
     reload: Arc<Reload>,
     data: Vec<Listener>,
-    plain: Vec<PlainListener>,
+    plain: Vec<InternalListener>,
     handles: Vec<Handle>,
 }
 
@@ -381,7 +381,7 @@ fn bind_plain(
     readiness: &Arc<Readiness>,
     inherited: &mut Inherited,
     handles: &mut Vec<Handle>,
-) -> Result<Vec<PlainListener>, StartError> {
+) -> Result<Vec<InternalListener>, StartError> {
     let listen = &config.listen;
     let mut listeners = Vec::new();
     let mut add = |option, address, (listener, handle)| {
@@ -395,7 +395,7 @@ fn bind_plain(
         add(
             "listen.admin",
             address,
-            PlainListener::bind("listen.admin", address, socket, app, gateway.clone())?,
+            InternalListener::bind("listen.admin", address, socket, app, gateway.clone())?,
         );
     }
     if let Some(address) = listen.metrics {
@@ -404,7 +404,7 @@ fn bind_plain(
         add(
             "listen.metrics",
             address,
-            PlainListener::bind("listen.metrics", address, socket, app, gateway.clone())?,
+            InternalListener::bind("listen.metrics", address, socket, app, gateway.clone())?,
         );
     }
     if let Some(address) = listen.health {
@@ -413,7 +413,7 @@ fn bind_plain(
         add(
             "listen.health",
             address,
-            PlainListener::bind("listen.health", address, socket, app, gateway.clone())?,
+            InternalListener::bind("listen.health", address, socket, app, gateway.clone())?,
         );
     }
     Ok(listeners)

@@ -8,7 +8,7 @@ use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::{Answer, Wire, tls, within};
+use crate::{Response, Wire, tls, within};
 
 /// A connection that bytes go over.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -52,7 +52,7 @@ impl Client {
         &mut self.wire
     }
 
-    /// Writes bytes; that the proxy has closed is noticed when the answer is read.
+    /// Writes bytes; that the proxy has closed is noticed when the response is read.
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.begun = Instant::now();
         let _ = within("the proxy to read", self.wire.send(bytes)).await;
@@ -68,26 +68,26 @@ impl Client {
         self.send(head(method, target, headers)).await;
     }
 
-    /// The next answer's head, the 1xx answers before it collected.
-    pub async fn head(&mut self) -> Answer {
+    /// The next response's head, the 1xx answers before it collected.
+    pub async fn head(&mut self) -> Response {
         self.try_head().await.expect("an answer").expect("an answer, not the end of the connection")
     }
 
-    /// The next answer's head; `None` when the connection ends instead.
+    /// The next response's head; `None` when the connection ends instead.
     ///
     /// # Errors
     /// What the connection says.
-    pub async fn try_head(&mut self) -> io::Result<Option<Answer>> {
+    pub async fn try_head(&mut self) -> io::Result<Option<Response>> {
         let mut informational = Vec::new();
         loop {
             let Some(head) = within("an answer", self.wire.head()).await? else { return Ok(None) };
-            let mut answer = Answer::of_head(head);
-            if (100..200).contains(&answer.status) && answer.status != 101 {
-                informational.push(answer);
+            let mut response = Response::of_head(head);
+            if (100..200).contains(&response.status) && response.status != 101 {
+                informational.push(response);
                 continue;
             }
-            answer.informational = informational;
-            return Ok(Some(answer));
+            response.informational = informational;
+            return Ok(Some(response));
         }
     }
 
@@ -97,61 +97,61 @@ impl Client {
     }
 
     /// Reads the body that belongs to `answer`; how it ended is in its `clean`.
-    pub async fn body(&mut self, mut answer: Answer, method: &str) -> Answer {
-        if method == "HEAD" || answer.status < 200 || answer.status == 204 || answer.status == 304 {
-            return self.done(answer);
+    pub async fn body(&mut self, mut response: Response, method: &str) -> Response {
+        if method == "HEAD" || response.status < 200 || response.status == 204 || response.status == 304 {
+            return self.done(response);
         }
-        let coding = answer.headers.get("transfer-encoding").unwrap_or_default().to_ascii_lowercase();
+        let coding = response.headers.get("transfer-encoding").unwrap_or_default().to_ascii_lowercase();
         if coding.contains("chunked") {
             loop {
                 match within("the body", self.wire.chunk()).await {
-                    Ok(piece) if piece.is_empty() => return self.done(answer),
-                    Ok(piece) => answer.body.extend_from_slice(&piece),
+                    Ok(piece) if piece.is_empty() => return self.done(response),
+                    Ok(piece) => response.body.extend_from_slice(&piece),
                     Err(_) => {
-                        answer.clean = false;
-                        return self.done(answer);
+                        response.clean = false;
+                        return self.done(response);
                     }
                 }
             }
         }
         let length: Option<usize> =
-            answer.headers.get("content-length").map(|length| length.parse().expect("a length"));
-        while length.is_none_or(|length| answer.body.len() < length) {
-            let most = length.map_or(usize::MAX, |length| length - answer.body.len());
+            response.headers.get("content-length").map(|length| length.parse().expect("a length"));
+        while length.is_none_or(|length| response.body.len() < length) {
+            let most = length.map_or(usize::MAX, |length| length - response.body.len());
             match within("the body", self.wire.some(most)).await {
                 Ok(piece) if piece.is_empty() => {
-                    answer.clean = length.is_none();
+                    response.clean = length.is_none();
                     break;
                 }
-                Ok(piece) => answer.body.extend_from_slice(&piece),
+                Ok(piece) => response.body.extend_from_slice(&piece),
                 Err(_) => {
-                    answer.clean = false;
+                    response.clean = false;
                     break;
                 }
             }
         }
-        self.done(answer)
+        self.done(response)
     }
 
-    fn done(&self, mut answer: Answer) -> Answer {
-        answer.took = self.begun.elapsed();
-        answer
+    fn done(&self, mut response: Response) -> Response {
+        response.took = self.begun.elapsed();
+        response
     }
 
-    /// The next answer, whole.
-    pub async fn answer(&mut self, method: &str) -> Answer {
+    /// The next response, whole.
+    pub async fn response(&mut self, method: &str) -> Response {
         let head = self.head().await;
         self.body(head, method).await
     }
 
-    /// A request and its answer; a body gets a Content-Length unless its framing is given.
+    /// A request and its response; a body gets a Content-Length unless its framing is given.
     pub async fn call(
         &mut self,
         method: &str,
         target: &str,
         headers: &[(&str, &str)],
         body: impl AsRef<[u8]>,
-    ) -> Answer {
+    ) -> Response {
         let body = body.as_ref();
         let length = body.len().to_string();
         let mut headers = headers.to_vec();
@@ -166,7 +166,7 @@ impl Client {
         let begun = Instant::now();
         self.send(bytes).await;
         self.begun = begun;
-        self.answer(method).await
+        self.response(method).await
     }
 
     /// Whether the proxy has ended the connection without another byte.
@@ -190,7 +190,7 @@ mod tests {
     use crate::scripts::{self, Framing};
     use crate::{Gate, Origin};
 
-    async fn get(origin: &Origin) -> Answer {
+    async fn get(origin: &Origin) -> Response {
         Client::connect(origin.address()).await.call("GET", "/", &[], "").await
     }
 
@@ -201,8 +201,8 @@ mod tests {
             gate.open();
             gate.open();
             let origin = Origin::scripted(scripts::drip(framing, "text/plain", &["ab", "cd"], &gate)).await;
-            let answer = get(&origin).await;
-            assert_eq!((answer.text().as_str(), answer.clean), ("abcd", true), "{framing:?}");
+            let response = get(&origin).await;
+            assert_eq!((response.text().as_str(), response.clean), ("abcd", true), "{framing:?}");
         }
     }
 
@@ -220,8 +220,8 @@ mod tests {
             client.request("GET", "/", &[]).await;
             let head = client.head().await;
             gate.open();
-            let answer = client.body(head, "GET").await;
-            assert!(!answer.clean, "{framing:?} {}", answer.brief());
+            let response = client.body(head, "GET").await;
+            assert!(!response.clean, "{framing:?} {}", response.brief());
         }
     }
 
@@ -231,8 +231,8 @@ mod tests {
             "HTTP/1.1 103 Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
         )
         .await;
-        let answer = get(&origin).await;
-        assert_eq!((answer.status, answer.text().as_str()), (200, "ok"));
-        assert_eq!(answer.informational[0].headers.get("link"), Some("a"));
+        let response = get(&origin).await;
+        assert_eq!((response.status, response.text().as_str()), (200, "ok"));
+        assert_eq!(response.informational[0].headers.get("link"), Some("a"));
     }
 }

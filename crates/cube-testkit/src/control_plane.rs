@@ -29,7 +29,7 @@ impl ControlPlane {
     pub async fn over(builder: OriginBuilder) -> Self {
         let known = Known::default();
         let serving = Arc::clone(&known);
-        let origin = builder.serve(move |exchange| answer(exchange, Arc::clone(&serving))).await;
+        let origin = builder.serve(move |exchange| response(exchange, Arc::clone(&serving))).await;
         Self { origin, known }
     }
 
@@ -59,7 +59,7 @@ impl ControlPlane {
     }
 }
 
-async fn answer(exchange: Exchange, known: Known) -> Outcome {
+async fn response(exchange: Exchange, known: Known) -> Outcome {
     let json = [("Content-Type", "application/json")];
     let fault = |code: u16, message: &str| (code, json!({ "code": code, "message": message }).to_string());
     let (status, body) = {
@@ -94,10 +94,10 @@ mod tests {
         control_plane.know(&sandbox, &json!({ "domain": "e2b.test" }));
         let mut client = Client::connect(control_plane.origin().address()).await;
         let key = [("X-API-Key", "example-key")];
-        let answer = client.call("POST", "/v2/sandboxes/abc/connect", &key, "{}").await;
-        let told: Value = serde_json::from_slice(&answer.body).unwrap();
+        let response = client.call("POST", "/v2/sandboxes/abc/connect", &key, "{}").await;
+        let told: Value = serde_json::from_slice(&response.body).unwrap();
         assert_eq!(
-            (answer.status, &told["sandboxID"], &told["domain"]),
+            (response.status, &told["sandboxID"], &told["domain"]),
             (200, &json!("abc"), &json!("e2b.test"))
         );
         assert_eq!(client.call("POST", "/v2/sandboxes/abc/connect", &[], "{}").await.status, 401);

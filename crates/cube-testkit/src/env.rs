@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::{Answer, Client, Origin, Proxy, ProxyBuilder, RedisServer, WebSocket, eventually};
+use crate::{Client, Origin, Proxy, ProxyBuilder, RedisServer, Response, WebSocket, eventually};
 
 /// The node that the proxy under test believes it runs on.
 pub const NODE_IP: &str = "127.0.0.9";
@@ -101,22 +101,22 @@ impl Env {
         target: &str,
         headers: &[(&str, &str)],
         body: impl AsRef<[u8]>,
-    ) -> Answer {
+    ) -> Response {
         self.client().await.call(method, target, headers, body).await
     }
 
     /// GET in the host form.
-    pub async fn get(&self, sandbox: &Sandbox, target: &str) -> Answer {
+    pub async fn get(&self, sandbox: &Sandbox, target: &str) -> Response {
         self.get_with(sandbox, target, &[]).await
     }
 
     /// GET in the host form with further header fields.
-    pub async fn get_with(&self, sandbox: &Sandbox, target: &str, headers: &[(&str, &str)]) -> Answer {
+    pub async fn get_with(&self, sandbox: &Sandbox, target: &str, headers: &[(&str, &str)]) -> Response {
         self.call(By::Host, sandbox, "GET", target, headers, "").await
     }
 
     /// POST in the host form.
-    pub async fn post(&self, sandbox: &Sandbox, target: &str, body: impl AsRef<[u8]>) -> Answer {
+    pub async fn post(&self, sandbox: &Sandbox, target: &str, body: impl AsRef<[u8]>) -> Response {
         self.call(By::Host, sandbox, "POST", target, &[], body).await
     }
 
@@ -129,7 +129,7 @@ impl Env {
         target: &str,
         headers: &[(&str, &str)],
         body: impl AsRef<[u8]>,
-    ) -> Answer {
+    ) -> Response {
         let (target, named) = self.naming(by, sandbox, target);
         let mut all: Vec<(&str, &str)> = named.iter().map(|(n, v)| (*n, v.as_str())).collect();
         all.extend_from_slice(headers);
@@ -157,7 +157,7 @@ impl Env {
     /// Opens a WebSocket.
     ///
     /// # Errors
-    /// With the answer when it is no 101.
+    /// With the response when it is no 101.
     pub async fn websocket(
         &self,
         by: By,
@@ -174,22 +174,22 @@ impl Env {
     /// Pushes a state of a sandbox to the admin API.
     pub async fn push(&self, sandbox: &Sandbox, state: &str) {
         let body = json!({ "sandbox_id": sandbox.id, "state": state }).to_string();
-        let answer = self.proxy.admin("POST", "/admin/state", &body).await;
-        assert_eq!((answer.status, answer.text().as_str()), (200, r#"{"ok":true}"#), "{state}");
+        let response = self.proxy.admin("POST", "/admin/state", &body).await;
+        assert_eq!((response.status, response.text().as_str()), (200, r#"{"ok":true}"#), "{state}");
     }
 
     /// When the sandbox was last active, unix milliseconds, as the admin API lists it.
     pub async fn last_active(&self, sandbox: &Sandbox) -> Option<u64> {
-        let answer = self.proxy.admin("GET", "/admin/last_active", "").await;
-        let listed: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        let response = self.proxy.admin("GET", "/admin/last_active", "").await;
+        let listed: Value = serde_json::from_slice(&response.body).expect("JSON");
         listed["entries"][&sandbox.id].as_u64()
     }
 
     /// Waits until that many requests are held, over all sandboxes.
     pub async fn wait_for_held(&self, count: u64) {
         eventually(&format!("{count} held requests"), || async {
-            let answer = self.proxy.admin("GET", "/admin/healthz", "").await;
-            let health: Value = serde_json::from_slice(&answer.body).expect("JSON");
+            let response = self.proxy.admin("GET", "/admin/healthz", "").await;
+            let health: Value = serde_json::from_slice(&response.body).expect("JSON");
             (health["held"].as_u64() == Some(count)).then_some(())
         })
         .await;

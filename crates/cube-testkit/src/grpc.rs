@@ -407,8 +407,8 @@ mod tests {
     async fn every_kind_of_call_works_without_a_proxy() {
         let server = GrpcServer::start().await;
         let client = GrpcClient::plain(server.address(), "a.test").await;
-        let answer = client.unary("Unary", Request::new("hi".into())).await.unwrap();
-        assert_eq!(answer.into_inner(), "hi");
+        let response = client.unary("Unary", Request::new("hi".into())).await.unwrap();
+        assert_eq!(response.into_inner(), "hi");
         let sum = client.upload("Sum", stream::iter(["ab", "c"].map(Bytes::from))).await.unwrap();
         assert_eq!(sum.into_inner(), "2 3");
         let mut counted = client.download("Count", "3 5").await.unwrap().into_inner();

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
 use crate::client::Io;
-use crate::{Answer, Headers, tls, within};
+use crate::{Headers, Response, tls, within};
 
 /// One HTTP/2 connection.
 #[derive(Clone)]
@@ -21,10 +21,10 @@ pub struct H2Client {
     scheme: &'static str,
 }
 
-/// An answer whose body the test reads piece by piece.
-pub struct H2Answer {
+/// A response whose body the test reads piece by piece.
+pub struct H2Response {
     /// Its head.
-    pub head: Answer,
+    pub head: Response,
     body: h2::RecvStream,
     stream: Option<h2::SendStream<Bytes>>,
 }
@@ -60,7 +60,7 @@ async fn send(stream: &mut h2::SendStream<Bytes>, mut bytes: Bytes, end: bool) -
 /// A request whose body the test writes frame by frame.
 pub struct H2Upload {
     stream: h2::SendStream<Bytes>,
-    answer: ResponseFuture,
+    response: ResponseFuture,
     begun: Instant,
 }
 
@@ -136,41 +136,41 @@ impl H2Client {
         }
         let request = request.body(()).expect("a request");
         let ready = within("room for a stream", self.requests.clone().ready()).await;
-        let (answer, stream) = ready.ok()?.send_request(request, end).ok()?;
-        Some(H2Upload { stream, answer, begun: Instant::now() })
+        let (response, stream) = ready.ok()?.send_request(request, end).ok()?;
+        Some(H2Upload { stream, response, begun: Instant::now() })
     }
 
     /// The same as [`H2Client::get`] on a connection that may be about to end: `None` when it takes
     /// no further request.
-    pub async fn try_get(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Option<Answer> {
+    pub async fn try_get(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Option<Response> {
         let started = self.try_start("GET", authority, target, headers, true).await?;
-        Some(started.answer().await)
+        Some(started.response().await)
     }
 
-    /// Sends a whole request without a body; its answer is left to the test.
+    /// Sends a whole request without a body; its response is left to the test.
     pub async fn ask(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> H2Upload {
         self.start("GET", authority, target, headers, true).await
     }
 
-    /// A request without body, and its answer.
-    pub async fn get(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
-        self.start("GET", authority, target, headers, true).await.answer().await
+    /// A request without body, and its response.
+    pub async fn get(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Response {
+        self.start("GET", authority, target, headers, true).await.response().await
     }
 
-    /// A request that ends with its head, whatever its method, and its answer.
+    /// A request that ends with its head, whatever its method, and its response.
     pub async fn bare(
         &self,
         method: &str,
         authority: &str,
         target: &str,
         headers: &[(&str, &str)],
-    ) -> Answer {
-        self.start(method, authority, target, headers, true).await.answer().await
+    ) -> Response {
+        self.start(method, authority, target, headers, true).await.response().await
     }
 
     /// The same with HEAD.
-    pub async fn head(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
-        self.start("HEAD", authority, target, headers, true).await.answer().await
+    pub async fn head(&self, authority: &str, target: &str, headers: &[(&str, &str)]) -> Response {
+        self.start("HEAD", authority, target, headers, true).await.response().await
     }
 }
 
@@ -193,24 +193,24 @@ impl H2Upload {
         }
     }
 
-    /// The answer's head; its body, and the rest of the request's, are left to the test.
-    pub async fn begun(self) -> H2Answer {
-        let Self { stream, answer, begun } = self;
-        let (head, body) = within("an answer", answer).await.expect("an answer").into_parts();
-        let head = Answer {
+    /// The response's head; its body, and the rest of the request's, are left to the test.
+    pub async fn begun(self) -> H2Response {
+        let Self { stream, response, begun } = self;
+        let (head, body) = within("an answer", response).await.expect("an answer").into_parts();
+        let head = Response {
             version: "HTTP/2.0".to_owned(),
             status: head.status.as_u16(),
             headers: pairs(&head.headers),
             took: begun.elapsed(),
-            ..Answer::default()
+            ..Response::default()
         };
-        H2Answer { head, body, stream: Some(stream) }
+        H2Response { head, body, stream: Some(stream) }
     }
 
-    /// The answer's head, with the two directions apart: what is left to send, and to read.
-    pub async fn split(self) -> (H2Body, H2Answer) {
-        let H2Answer { head, body, stream } = self.begun().await;
-        (H2Body(stream.expect("not split yet")), H2Answer { head, body, stream: None })
+    /// The response's head, with the two directions apart: what is left to send, and to read.
+    pub async fn split(self) -> (H2Body, H2Response) {
+        let H2Response { head, body, stream } = self.begun().await;
+        (H2Body(stream.expect("not split yet")), H2Response { head, body, stream: None })
     }
 
     /// Gives the request up with RST_STREAM.
@@ -218,45 +218,45 @@ impl H2Upload {
         self.stream.send_reset(h2::Reason::CANCEL);
     }
 
-    /// The answer, whole; it is not `clean` when the stream was reset.
-    pub async fn answer(self) -> Answer {
+    /// The response, whole; it is not `clean` when the stream was reset.
+    pub async fn response(self) -> Response {
         self.outcome().await.expect("an answer")
     }
 
     /// The same where there may be none.
     ///
     /// # Errors
-    /// What the stream says that was reset before the answer's head.
-    pub async fn outcome(self) -> Result<Answer, h2::Error> {
-        let Self { stream: _open, answer, begun } = self;
-        let (head, mut body) = within("an answer", answer).await?.into_parts();
-        let mut answer = Answer {
+    /// What the stream says that was reset before the response's head.
+    pub async fn outcome(self) -> Result<Response, h2::Error> {
+        let Self { stream: _open, response, begun } = self;
+        let (head, mut body) = within("an answer", response).await?.into_parts();
+        let mut response = Response {
             version: "HTTP/2.0".to_owned(),
             status: head.status.as_u16(),
             headers: pairs(&head.headers),
             clean: true,
-            ..Answer::default()
+            ..Response::default()
         };
         while let Some(piece) = within("the body", body.data()).await {
             let Ok(piece) = piece else {
-                answer.clean = false;
+                response.clean = false;
                 break;
             };
             let _ = body.flow_control().release_capacity(piece.len());
-            answer.body.extend_from_slice(&piece);
+            response.body.extend_from_slice(&piece);
         }
-        if answer.clean {
+        if response.clean {
             match within("the trailers", body.trailers()).await {
-                Ok(trailers) => answer.trailers = trailers.as_ref().map(pairs).unwrap_or_default(),
-                Err(_) => answer.clean = false,
+                Ok(trailers) => response.trailers = trailers.as_ref().map(pairs).unwrap_or_default(),
+                Err(_) => response.clean = false,
             }
         }
-        answer.took = begun.elapsed();
-        Ok(answer)
+        response.took = begun.elapsed();
+        Ok(response)
     }
 }
 
-impl H2Answer {
+impl H2Response {
     /// The next piece of the body as it arrives; `None` at its clean end.
     ///
     /// # Errors
@@ -315,9 +315,9 @@ mod tests {
         let mut upload = client.open("POST", "a.test", "/x", &[]).await;
         upload.data("abc", false).await.unwrap();
         upload.data("", true).await.unwrap();
-        let answer = upload.answer().await;
-        assert_eq!(answer.text(), "http://a.test/x [3, 0]");
-        assert_eq!((answer.clean, answer.trailers.get("grpc-status")), (true, Some("0")));
+        let response = upload.response().await;
+        assert_eq!(response.text(), "http://a.test/x [3, 0]");
+        assert_eq!((response.clean, response.trailers.get("grpc-status")), (true, Some("0")));
         serving.abort();
     }
 }

@@ -219,7 +219,7 @@ impl H2Wire {
         served
     }
 
-    /// Preface and settings, and the answer to the server's settings.
+    /// Preface and settings, and the response to the server's settings.
     pub async fn hello(&mut self, settings: &[(u16, u32)]) {
         self.send([PREFACE, &Frame::settings(settings).bytes()].concat()).await;
         let first = self.frame().await.expect("the server's settings");
@@ -262,8 +262,8 @@ impl H2Wire {
     /// Whether the connection still answers: a PING comes back.
     pub async fn lives(&mut self) -> bool {
         self.send(Frame::new(Frame::PING, 0, 0, *b"is alive").bytes()).await;
-        let answer = self.until(|frame| frame.kind == Frame::PING && frame.flags == 1);
-        answer.await.is_some_and(|frame| frame.payload == b"is alive")
+        let response = self.until(|frame| frame.kind == Frame::PING && frame.flags == 1);
+        response.await.is_some_and(|frame| frame.payload == b"is alive")
     }
 }
 
@@ -314,8 +314,8 @@ mod tests {
             ("long", &long),
         ];
         wire.send(Frame::headers(1, &headers, true).bytes()).await;
-        let answer = wire.until(|frame| frame.kind == Frame::HEADERS).await.unwrap();
-        assert_eq!((answer.status(), answer.ends()), (Some(404), true));
+        let response = wire.until(|frame| frame.kind == Frame::HEADERS).await.unwrap();
+        assert_eq!((response.status(), response.ends()), (Some(404), true));
         assert!(wire.lives().await);
         serving.abort();
     }

@@ -21,7 +21,6 @@
     reason = "a kit for tests says what it expected by panicking"
 )]
 
-mod answer;
 mod client;
 mod control_plane;
 mod env;
@@ -30,6 +29,7 @@ mod gate;
 mod grpc;
 mod h2client;
 pub mod h2frames;
+mod hot_restart;
 mod manager;
 mod metrics;
 mod net;
@@ -39,23 +39,23 @@ mod program;
 mod proxy;
 mod redis;
 mod relay;
+mod response;
 pub mod scripts;
 mod service;
 mod tls;
-mod upgrade;
 mod wait;
 mod websocket;
 mod wire;
 
-pub use answer::{Answer, Headers, Seen};
 pub use client::{Client, Io};
 pub use control_plane::ControlPlane;
 pub use env::{By, Env, NODE_IP, OUTSIDE, Sandbox, SandboxBuilder, unique_id};
 pub use envd::Envd;
 pub use gate::Gate;
 pub use grpc::{GrpcCall, GrpcClient, GrpcServer, GrpcStream};
-pub use h2client::{H2Answer, H2Body, H2Client, H2Upload};
+pub use h2client::{H2Body, H2Client, H2Response, H2Upload};
 pub use h2frames::{Frame, H2Wire};
+pub use hot_restart::{Asked, Attempt};
 pub use manager::{Manager, Resume};
 pub use metrics::Metrics;
 pub use net::{BlackHole, free_port, refused_port};
@@ -64,9 +64,9 @@ pub use process::Guarded;
 pub use proxy::{LOG_FIELDS, LogLine, Proxy, ProxyBuilder, SECRETS, merge};
 pub use redis::{Monitor, RedisCluster, RedisError, RedisServer, Reply, Sentinels};
 pub use relay::Relay;
+pub use response::{Headers, Response, Seen};
 pub use service::ServiceManager;
 pub use tls::{Authority, TlsClient, TlsFront, TlsSession, certificate_in};
-pub use upgrade::{Asked, Attempt};
 pub use wait::{LIMIT, eventually, never, within};
 pub use websocket::WebSocket;
 pub use wire::Wire;

@@ -42,7 +42,7 @@ impl Manager {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async move {
-                let script = move |exchange| answer(exchange, Arc::clone(&known));
+                let script = move |exchange| response(exchange, Arc::clone(&known));
                 let origin = Arc::new(Origin::named("manager").serve(script).await);
                 tell.send(Arc::clone(&origin)).expect("somebody waits");
                 let _ = over.await;
@@ -90,7 +90,7 @@ fn named(target: &str) -> &str {
     query.split('&').find_map(|pair| pair.strip_prefix("sandbox_id=")).unwrap_or_default()
 }
 
-async fn answer(mut exchange: Exchange, plans: Plans) -> Outcome {
+async fn response(mut exchange: Exchange, plans: Plans) -> Outcome {
     let plan = plans.lock().unwrap().get(named(&exchange.request.target)).cloned();
     let status = match plan.unwrap_or(Resume::Status(200)) {
         Resume::Status(status) => status,

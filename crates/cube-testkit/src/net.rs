@@ -50,7 +50,7 @@ impl BlackHole {
         let listener = socket.listen(0).expect("a listener");
         let address = listener.local_addr().unwrap();
         let mut filling = Vec::new();
-        // A queue of length zero still takes one or two; the first that gets no answer shows that it is full.
+        // A queue of length zero still takes one or two; the first that gets no response shows that it is full.
         while let Ok(stream) =
             tokio::time::timeout(Duration::from_millis(200), TcpStream::connect(address)).await
         {

@@ -48,7 +48,7 @@ struct Shared {
     received: Mutex<Vec<Received>>,
 }
 
-/// One request at an origin: the script reads its body and writes the answer.
+/// One request at an origin: the script reads its body and writes the response.
 pub struct Exchange {
     /// The request's head.
     pub request: Received,
@@ -313,7 +313,7 @@ impl Origin {
         Self::named("origin").echo().await
     }
 
-    /// One on 127.0.0.1 that always gives the same answer.
+    /// One on 127.0.0.1 that always gives the same response.
     pub async fn replying(status: u16, headers: &[(&str, &str)], body: &str) -> Self {
         Self::named("origin").serve(scripts::reply(status, headers, body)).await
     }
@@ -461,7 +461,7 @@ mod tests {
         let origin = Origin::echo().await;
         let mut client = Client::connect(origin.address()).await;
         client.send(b"POST /a%2Fb?x HTTP/1.1\r\nhOsT:  a \r\nContent-Length: 2\r\n\r\nhi").await;
-        let seen = client.answer("POST").await.seen();
+        let seen = client.response("POST").await.seen();
         assert_eq!((seen.target.as_str(), seen.body.as_slice()), ("/a%2Fb?x", &b"hi"[..]));
         let got = origin.last();
         assert_eq!(got.head, b"POST /a%2Fb?x HTTP/1.1\r\nhOsT:  a \r\nContent-Length: 2\r\n\r\n");
@@ -473,8 +473,8 @@ mod tests {
         let origin = Origin::echo().await;
         let mut client = Client::connect(origin.address()).await;
         client.send(b"0\r\n\r\nGET / HTTP/1.1\r\n\r\n").await;
-        client.answer("GET").await;
-        client.answer("GET").await;
+        client.response("GET").await;
+        client.response("GET").await;
         assert_eq!(origin.received()[0].head, b"0\r\n\r\n");
         assert_eq!(origin.connections(), 1);
     }

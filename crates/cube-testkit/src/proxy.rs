@@ -13,7 +13,7 @@ use crate::env::NODE_IP;
 use crate::process::Guarded;
 use crate::program::Program;
 use crate::service::ServiceManager;
-use crate::{Answer, Client, Metrics, eventually, free_port, unique_id};
+use crate::{Client, Metrics, Response, eventually, free_port, unique_id};
 
 /// The fields of the `cube` access log, in order (operations.md).
 pub const LOG_FIELDS: [&str; 26] = [
@@ -221,7 +221,7 @@ impl Proxy {
     }
 
     /// A request to the admin listener, with the configured token.
-    pub async fn admin(&self, method: &str, path: &str, body: &str) -> Answer {
+    pub async fn admin(&self, method: &str, path: &str, body: &str) -> Response {
         let mut headers = vec![("Host", "127.0.0.1"), ("Content-Type", "application/json")];
         if let Some(token) = self.config["admin"]["token"].as_str() {
             headers.push(("X-Cube-Admin-Token", token));
@@ -234,7 +234,7 @@ impl Proxy {
         let stream = tokio::net::TcpStream::connect(self.admin_address()).await.ok()?;
         let mut client = Client::over(stream);
         client.request("GET", path, &[("Host", "127.0.0.1")]).await;
-        client.try_head().await.ok()?.map(|answer| answer.status)
+        client.try_head().await.ok()?.map(|response| response.status)
     }
 
     /// Waits until `/readyz` says 200; panics with the output when it does not.
@@ -279,9 +279,9 @@ impl Proxy {
     /// The same as it is written.
     pub async fn metrics_text(&self) -> String {
         let mut client = Client::connect(self.listener("metrics")).await;
-        let answer = client.call("GET", "/metrics", &[("Host", "127.0.0.1")], "").await;
-        assert_eq!(answer.status, 200, "GET /metrics");
-        answer.text()
+        let response = client.call("GET", "/metrics", &[("Host", "127.0.0.1")], "").await;
+        assert_eq!(response.status, 200, "GET /metrics");
+        response.text()
     }
 
     /// The configuration it was started with.

@@ -181,8 +181,8 @@ async fn up(
                 refused.extend_from_slice(&bytes[..count]);
                 let commands = take_commands(&mut refused);
                 shared.refused.fetch_add(commands, Ordering::SeqCst);
-                let answers = format!("-{error}\r\n").repeat(commands);
-                let _ = client.send((Instant::now(), answers.into_bytes()));
+                let responses = format!("-{error}\r\n").repeat(commands);
+                let _ = client.send((Instant::now(), responses.into_bytes()));
             }
             Mode::Pass | Mode::Slow(_) | Mode::Cut(_) => to.write_all(&bytes[..count]).await?,
         }

@@ -15,7 +15,7 @@ use crate::{Exchange, Gate};
 
 type Doing = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// Answers with what arrived, as JSON; [`crate::Answer::seen`] reads it.
+/// Answers with what arrived, as JSON; [`crate::Response::seen`] reads it.
 ///
 /// # Errors
 /// What the connection says.
@@ -33,7 +33,7 @@ pub async fn echo(mut exchange: Exchange) -> Outcome {
     exchange.reply(200, &[("Content-Type", "application/json")], seen.to_string()).await
 }
 
-/// Always the same answer.
+/// Always the same response.
 pub fn reply(
     status: u16,
     headers: &[(&str, &str)],
@@ -52,7 +52,7 @@ pub fn reply(
     }
 }
 
-/// These bytes for an answer, whatever they are, then a FIN.
+/// These bytes for a response, whatever they are, then a FIN.
 pub fn raw(bytes: impl AsRef<[u8]>) -> impl Fn(Exchange) -> Doing + Send + Sync + 'static {
     let bytes = bytes.as_ref().to_vec();
     move |mut exchange| {
@@ -65,7 +65,7 @@ pub fn raw(bytes: impl AsRef<[u8]>) -> impl Fn(Exchange) -> Doing + Send + Sync 
     }
 }
 
-/// Never an answer; the connection stays until the other side ends it.
+/// Never a response; the connection stays until the other side ends it.
 ///
 /// # Errors
 /// Never.
@@ -74,7 +74,7 @@ pub async fn hang(mut exchange: Exchange) -> Outcome {
     exchange.close().await
 }
 
-/// How the length of an answer is told.
+/// How the length of a response is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
     /// `Transfer-Encoding: chunked`.
@@ -156,10 +156,10 @@ pub async fn websocket(mut exchange: Exchange) -> Outcome {
     };
     let accept = derive_accept_key(key.as_bytes());
     let protocol = headers.get("sec-websocket-protocol").map(str::to_owned);
-    let mut answer =
+    let mut response =
         vec![("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", accept.as_str())];
-    answer.extend(protocol.as_deref().map(|protocol| ("Sec-WebSocket-Protocol", protocol)));
-    exchange.start(101, &answer).await?;
+    response.extend(protocol.as_deref().map(|protocol| ("Sec-WebSocket-Protocol", protocol)));
+    exchange.start(101, &response).await?;
     let (stream, early) = exchange.into_wire().into_parts();
     let mut socket = WebSocketStream::from_partially_read(stream, early.to_vec(), Role::Server, None).await;
     while let Some(Ok(message)) = socket.next().await {

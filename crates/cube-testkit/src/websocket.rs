@@ -15,7 +15,7 @@ use crate::{tls, within};
 /// An open WebSocket.
 pub struct WebSocket {
     stream: WebSocketStream<Box<dyn Io>>,
-    /// The answer to the handshake.
+    /// The response to the handshake.
     pub handshake: http::Response<Option<Vec<u8>>>,
 }
 
@@ -23,7 +23,7 @@ impl WebSocket {
     /// Shakes hands; `headers` replace those of the library.
     ///
     /// # Errors
-    /// [`Error::Http`] with the answer when it is no 101.
+    /// [`Error::Http`] with the response when it is no 101.
     pub async fn open(address: SocketAddr, target: &str, headers: &[(&str, &str)]) -> Result<Self, Error> {
         let stream = within("a connection", TcpStream::connect(address)).await?;
         stream.set_nodelay(true)?;
@@ -33,7 +33,7 @@ impl WebSocket {
     /// The same over TLS with ALPN `http/1.1`; `name` is asked for in SNI and checked.
     ///
     /// # Errors
-    /// [`Error::Http`] with the answer when it is no 101.
+    /// [`Error::Http`] with the response when it is no 101.
     pub async fn open_tls(
         address: SocketAddr,
         root: &CertificateDer<'static>,
@@ -100,6 +100,6 @@ mod tests {
     async fn a_refusal_is_an_error_with_its_answer() {
         let origin = Origin::replying(403, &[], "no").await;
         let refused = WebSocket::open(origin.address(), "/", &[]).await.err();
-        assert!(matches!(refused, Some(Error::Http(answer)) if answer.status() == 403));
+        assert!(matches!(refused, Some(Error::Http(response)) if response.status() == 403));
     }
 }

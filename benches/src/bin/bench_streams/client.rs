@@ -126,7 +126,7 @@ fn events_in(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte == b'{').count()
 }
 
-/// Sets one connection up: the request is sent, the head of its answer is read.
+/// Sets one connection up: the request is sent, the head of its response is read.
 async fn connect(load: &Load, path: &str, fields: &str, status: &str) -> io::Result<TcpStream> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{fields}\r\n", load.host);
     let set_up = async {

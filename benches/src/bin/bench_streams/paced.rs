@@ -1,4 +1,4 @@
-//! So many requests a second, whatever the answers do, as of many clients that know nothing of each
+//! So many requests a second, whatever the responses do, as of many clients that know nothing of each
 //! other: the times between them are exponentially distributed. Latency counts from the moment that
 //! a request is handed to its connection, so that one which waits there for the one before is late, not
 //! left out. That the clock which hands them over may be late itself is no fault of the proxy.
@@ -19,7 +19,7 @@ use crate::{Load, head};
 const SEED: u64 = 7;
 /// Requests a second; more would gather in memory.
 const FASTEST: f64 = 1e6;
-/// No answer of this bench is longer.
+/// No response of this bench is longer.
 const LONGEST: usize = 1024 * 1024;
 
 /// Sends `rate` requests a second with the header `field`, and counts how long each took.
@@ -90,7 +90,7 @@ async fn serve(
     Ok(took)
 }
 
-/// A request and its whole answer, which must be a 200 with a length.
+/// A request and its whole response, which must be a 200 with a length.
 async fn exchange(socket: &mut TcpStream, request: &[u8]) -> io::Result<()> {
     socket.write_all(request).await?;
     let head = head::read(socket).await?.ok_or(io::ErrorKind::UnexpectedEof)?;

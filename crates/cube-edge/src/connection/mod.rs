@@ -1,7 +1,7 @@
 //! From an accepted connection to its requests: the connection driver.
 //!
 //! It takes the place of the engine's own services, since deadlines, limits, draining, kills and
-//! the memory of an idle connection all hang on it (docs/architecture.md, "What the engine
+//! the memory of an idle connection all hang on it (docs/architecture.md, "What Pingora
 //! handles, what we handle"). The engine gets one request at a time, through
 //! `HttpServerApp::process_new_http`, which it offers for accept loops like this.
 

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Sends a request to the admin listener of the proxy that runs with this configuration.
 ///
 /// # Errors
-/// [`StartError::NotRunning`] where nobody listens there, else what keeps the answer from being
+/// [`StartError::NotRunning`] where nobody listens there, else what keeps the response from being
 /// a success.
 pub(crate) async fn ask(
     config: &Config,
@@ -57,7 +57,7 @@ pub(crate) async fn ask(
     Err(fault(format!("{}: {said}", status.as_u16())))
 }
 
-/// Which processes of before a hot restart still drain: the answer of `GET /admin/processes`.
+/// Which processes of before a hot restart still drain: the response of `GET /admin/processes`.
 ///
 /// # Errors
 /// As [`ask`]; a proxy of an earlier version answers 404.
@@ -68,7 +68,7 @@ pub(super) async fn processes(config: &Config) -> Result<Value, StartError> {
 /// What `/metrics` of the proxy that runs with this configuration says.
 ///
 /// # Errors
-/// [`StartError::NotRunning`] where nobody listens there, else what keeps the answer from being
+/// [`StartError::NotRunning`] where nobody listens there, else what keeps the response from being
 /// a success.
 pub(super) async fn metrics(config: &Config) -> Result<String, StartError> {
     let Some(address) = config.listen.metrics else {

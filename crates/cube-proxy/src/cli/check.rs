@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use crate::config::{self, AccessLogTarget, Config, ConfigError, Environment, Origin, Store};
 use crate::error::StartError;
-use crate::rundir::RunDir;
+use crate::run_dir::RunDir;
 use crate::{bind, run, serve};
 
 use super::file::ConfigFile;
-use super::{block_on, places, progress, say};
+use super::{block_on, progress, say, writable_paths};
 
 /// The user that the package's service runs as.
 const SERVICE_USER: &str = "cube-proxy";
@@ -64,7 +64,7 @@ fn examine(options: &Options, warnings: &mut Vec<String>) -> Result<(), StartErr
 
     let configured = config.server.run_dir.as_deref();
     let running = RunDir::of_running(configured, &environment).running();
-    match (running, places::run_dir(&RunDir::locate(configured, &environment))) {
+    match (running, writable_paths::run_dir(&RunDir::locate(configured, &environment))) {
         // It holds these ports itself.
         (Ok(Some(pid)), _) => {
             warnings.push(format!("process {pid} is serving from this run directory; ports are not checked"));
@@ -81,7 +81,7 @@ fn examine(options: &Options, warnings: &mut Vec<String>) -> Result<(), StartErr
         }
     }
     if let Some(AccessLogTarget::File(path)) = &config.access_log.target {
-        found(places::access_log(path));
+        found(writable_paths::access_log(path));
     }
     let asked = match block_on(progress::with("asking the store", ask_store(&config))) {
         Ok(faults) => faults.into_iter().map(|fault| Err(StartError::Store(fault))).collect(),

@@ -24,7 +24,7 @@ pub(super) struct Options {
     /// Its method
     #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
     method: String,
-    /// Answer in JSON: who was asked, the steps, the answer
+    /// Answer in JSON: who was asked, the steps, the response
     #[arg(long)]
     pub(super) json: bool,
     /// Where the request would go, as the client writes it
@@ -85,7 +85,7 @@ async fn look_up(config: &Config, question: &ExplainQuery) -> Result<Value, Star
     Ok(gateway.explain(question).await)
 }
 
-/// One line a step, aligned, then the answer.
+/// One line a step, aligned, then the response.
 fn lines(told: &Value, source: &str) -> Vec<String> {
     let says = |value: &Value| value["says"].as_str().unwrap_or_default().to_owned();
     let line = |name: &str, mark: &str, says: String| format!("{name:<9}{mark:<6}{says}");

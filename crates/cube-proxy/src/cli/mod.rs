@@ -6,11 +6,11 @@ mod explain;
 mod file;
 mod help;
 mod pages;
-mod places;
 mod progress;
 mod ready;
 mod sandbox;
 mod top;
+mod writable_paths;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -96,7 +96,7 @@ impl Command {
 /// Runs the command of this process's command line.
 #[must_use]
 pub fn main() -> ExitCode {
-    if let Some(code) = crate::upgrade::launcher::main() {
+    if let Some(code) = crate::hot_restart::launcher::main() {
         return code;
     }
     let parsed = Cli::command().color(crate::terminal::colour_choice()).try_get_matches();

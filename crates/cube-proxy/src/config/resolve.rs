@@ -12,7 +12,7 @@ use super::path::KeyPath;
 use super::source::{Broken, ProxyError};
 use super::types::*;
 
-/// What the engine can take, whatever is configured (docs/architecture.md).
+/// What Pingora can take, whatever is configured (docs/architecture.md).
 const ENGINE_HEAD: u64 = 1 << 20;
 const ENGINE_HEADERS: u32 = 256;
 const ENGINE_TARGET: u64 = 64 << 10;

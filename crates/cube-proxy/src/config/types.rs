@@ -71,7 +71,7 @@ pub struct Config {
     pub limits: Limits,
     /// How the process ends.
     pub drain: Drain,
-    /// The cache of public answers; `None`: off.
+    /// The cache of public responses; `None`: off.
     pub response_cache: Option<ResponseCacheSettings>,
     /// The log of requests.
     pub access_log: AccessLog,
@@ -397,6 +397,6 @@ pub struct Log {
 pub struct Server {
     /// Worker threads for requests; the CPU quota by default.
     pub threads: usize,
-    /// For the pid file and the upgrade socket; `None`: see [`crate::rundir`].
+    /// For the pid file and the upgrade socket; `None`: see [`crate::run_dir`].
     pub run_dir: Option<PathBuf>,
 }

@@ -16,7 +16,7 @@ fn id(text: &str) -> SandboxId {
     SandboxId::parse(text).unwrap()
 }
 
-/// The answer of a toy, asked without the proxy.
+/// The response of a toy, asked without the proxy.
 fn ask(parts: &DemoParts, sandbox: &str, request: &str) -> String {
     let fields = parts._runtime.block_on(parts.store.get(&id(sandbox))).unwrap().unwrap();
     let port: u16 = fields["8080"].parse().unwrap();

@@ -19,7 +19,7 @@ use crate::terminal;
 
 /// Libraries whose everyday words are of no use to an operator, and the most they may say, at
 /// every level: what they write for their own developers shows heads and commands, and with them
-/// tokens and passwords. The engine reports every client that goes away at `error`: such requests
+/// tokens and passwords. Pingora reports every client that goes away at `error`: such requests
 /// are in the access log, with a reason.
 const QUIET: &[(&str, &str)] = &[
     ("pingora_core", "warn"),

@@ -98,8 +98,8 @@ async fn secrets_in_a_query_are_not_written() {
     let id = unique_id("log");
     let target =
         "/p?token=hush1&a=shown&access_token=hush2&PassWord=hush3&to%6ben=hush4&X-Amz-Signature=hush5&key=";
-    let answer = env.get_with(&sandbox, target, &[("X-Cube-Request-Id", &id)]).await;
-    assert_eq!(answer.seen().target, target);
+    let response = env.get_with(&sandbox, target, &[("X-Cube-Request-Id", &id)]).await;
+    assert_eq!(response.seen().target, target);
     let line = env.proxy.log_line(&id).await;
     assert!(!line.text.contains("hush"), "{}", line.text);
     assert!(line.field("args").contains("a=shown"), "{}", line.text);
@@ -127,7 +127,7 @@ async fn a_request_that_the_parser_refuses_is_counted() {
     let env = own(json!({})).await;
     let mut client = env.client().await;
     client.send("GET / HTTP/1.1\r\nno colon\r\n\r\n").await;
-    assert_eq!(client.answer("GET").await.status, 400);
+    assert_eq!(client.response("GET").await.status, 400);
     cube_testkit::eventually("the refusal in the metrics", || async {
         let metrics = env.proxy.metrics().await;
         (metrics.sum("cube_proxy_answers_total", &[("retcode", "310400")]) >= 1.0).then_some(())

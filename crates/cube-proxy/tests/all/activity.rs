@@ -107,8 +107,8 @@ async fn the_listing_is_what_changed_since_and_a_deleted_sandbox_leaves_it() {
     let origin = Origin::echo().await;
     let (one, two) = (env.sandbox(&origin).await, env.sandbox(&origin).await);
     let list = async |since: u64| {
-        let answer = env.proxy.admin("GET", &format!("/admin/last_active?since={since}"), "").await;
-        let listed: Value = cube_testkit::serde_json::from_slice(&answer.body).unwrap();
+        let response = env.proxy.admin("GET", &format!("/admin/last_active?since={since}"), "").await;
+        let listed: Value = cube_testkit::serde_json::from_slice(&response.body).unwrap();
         listed
     };
     env.get(&one, "/").await.passed(200);
@@ -121,8 +121,8 @@ async fn the_listing_is_what_changed_since_and_a_deleted_sandbox_leaves_it() {
     assert!(second["count"].as_u64().unwrap() >= 2);
 
     let body = json!({ "sandbox_id": two.id }).to_string();
-    let answer = env.proxy.admin("POST", "/admin/meta/delete", &body).await;
-    assert_eq!(answer.text(), r#"{"ok":true,"backend_cache_deleted":1}"#);
+    let response = env.proxy.admin("POST", "/admin/meta/delete", &body).await;
+    assert_eq!(response.text(), r#"{"ok":true,"backend_cache_deleted":1}"#);
     assert_eq!(env.last_active(&two).await, None);
     // Deleted in the store: its activity goes with the record.
     env.redis.del(&one.key()).await;

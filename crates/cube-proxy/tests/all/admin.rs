@@ -5,20 +5,20 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::{self, Value, json};
-use cube_testkit::{Answer, Client, Env, Origin, refused_port};
+use cube_testkit::{Client, Env, Origin, Response, refused_port};
 
 use crate::resume::sleeps_on;
 use crate::support::{binary, cannot, own, waking};
 
 const TOKEN: (&str, &str) = ("X-Cube-Admin-Token", "example-admin-token");
 
-fn error(answer: &Answer) -> (u16, String) {
-    let json: Value = serde_json::from_slice(&answer.body).expect("JSON");
-    let text = json["error"].as_str().unwrap_or_else(|| panic!("no error: {}", answer.brief()));
-    (answer.status, text.to_owned())
+fn error(response: &Response) -> (u16, String) {
+    let json: Value = serde_json::from_slice(&response.body).expect("JSON");
+    let text = json["error"].as_str().unwrap_or_else(|| panic!("no error: {}", response.brief()));
+    (response.status, text.to_owned())
 }
 
-async fn ask(env: &Env, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+async fn ask(env: &Env, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Response {
     let mut client = Client::connect(env.proxy.admin_address()).await;
     let mut all = headers.to_vec();
     if !headers.iter().any(|(name, _)| *name == "Host") {
@@ -84,8 +84,8 @@ async fn a_listener_beyond_loopback_asks_everybody_for_the_token() {
     let Some(ip) = own_address() else { return cannot("there is no network but loopback") };
     let listen = format!("{ip}:{}", cube_testkit::free_port(&ip.to_string()));
     let env = own(json!({ "listen": { "admin": listen }, "admin": { "token": TOKEN.1 } })).await;
-    let answer = ask(&env, "GET", "/admin/healthz", &[("Host", "cube.test")], "").await;
-    assert_eq!(error(&answer), (403, "admin token mismatch".to_owned()));
+    let response = ask(&env, "GET", "/admin/healthz", &[("Host", "cube.test")], "").await;
+    assert_eq!(error(&response), (403, "admin token mismatch".to_owned()));
     let mut client = Client::connect(env.proxy.admin_address()).await;
     let headers = [("Host", "admin.cube.test"), TOKEN];
     assert_eq!(client.call("GET", "/admin/healthz", &headers, "").await.status, 200);
@@ -108,9 +108,9 @@ async fn a_thousand_requests_a_second_leave_the_data_plane_alone() {
     let slowest = async |data: &mut Client, until: Instant| {
         let (mut most, mut count) = (Duration::ZERO, 0);
         while Instant::now() < until {
-            let answer = data.call("GET", "/", &[("Host", &host)], "").await;
-            answer.passed(200);
-            most = most.max(answer.took);
+            let response = data.call("GET", "/", &[("Host", &host)], "").await;
+            response.passed(200);
+            most = most.max(response.took);
             count += 1;
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -132,11 +132,11 @@ async fn a_thousand_requests_a_second_leave_the_data_plane_alone() {
                 if m % 2 == 0 {
                     let body =
                         json!({ "sandbox_id": format!("busy-{n}-{m}"), "state": "paused" }).to_string();
-                    let answer = client.call("POST", "/admin/state", &headers, body).await;
-                    assert_eq!((answer.status, answer.text().as_str()), (200, r#"{"ok":true}"#));
+                    let response = client.call("POST", "/admin/state", &headers, body).await;
+                    assert_eq!((response.status, response.text().as_str()), (200, r#"{"ok":true}"#));
                 } else {
-                    let answer = client.call("GET", "/admin/last_active", &headers, "").await;
-                    assert_eq!(answer.status, 200, "{}", answer.brief());
+                    let response = client.call("GET", "/admin/last_active", &headers, "").await;
+                    assert_eq!(response.status, 200, "{}", response.brief());
                 }
             }
         });

@@ -55,8 +55,8 @@ const MALFORMED: [&[u8]; 44] = [
 async fn status_for(raw: &[u8]) -> (u16, Option<u32>) {
     let mut client = cube().await.client().await;
     client.send(raw).await;
-    let answer = client.answer("GET").await;
-    (answer.status, answer.retcode())
+    let response = client.response("GET").await;
+    (response.status, response.retcode())
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn a_malformed_host_is_a_bad_request_and_the_next_request_is_right() {
         let raw = [&b"GET / HTTP/1.1\r\nHost: "[..], host, b"\r\n\r\n"].concat();
         let (status, retcode) = status_for(&raw).await;
         assert_eq!(status, 400, "{}", host.escape_ascii());
-        // The engine's own refusals carry no code.
+        // Pingora's own refusals carry no code.
         assert!(retcode.is_none_or(|code| code == 310_400), "{retcode:?} for {}", host.escape_ascii());
         env.get(&sandbox, "/").await.passed(200);
     }
@@ -100,7 +100,7 @@ async fn a_malformed_target_is_a_bad_request() {
     assert_eq!(status_for(raw).await.0, 400);
 }
 
-/// The engine writes such bytes as `%20` and so on before anybody else sees them. Harmless as long as
+/// Pingora writes such bytes as `%20` and so on before anybody else sees them. Harmless as long as
 /// what is forwarded is one well-formed target.
 #[tokio::test]
 async fn a_space_or_control_byte_in_a_target_is_refused_or_arrives_encoded() {
@@ -108,10 +108,10 @@ async fn a_space_or_control_byte_in_a_target_is_refused_or_arrives_encoded() {
     let origin = Origin::echo().await;
     let sandbox = env.sandbox(&origin).await;
     for (byte, encoded) in [(" ", "%20"), ("\x01", "%01"), ("\x7f", "%7F"), ("\t", "%09")] {
-        let answer = env.get(&sandbox, &format!("/a{byte}b")).await;
-        assert!([200, 400].contains(&answer.status), "{byte:?}: {}", answer.brief());
-        if answer.status == 200 {
-            assert_eq!(answer.seen().target, format!("/a{encoded}b"));
+        let response = env.get(&sandbox, &format!("/a{byte}b")).await;
+        assert!([200, 400].contains(&response.status), "{byte:?}: {}", response.brief());
+        if response.status == 200 {
+            assert_eq!(response.seen().target, format!("/a{encoded}b"));
         }
     }
 }
@@ -153,8 +153,8 @@ async fn an_id_that_was_made_to_inject_a_key_is_never_looked_up() {
         let host = format!("8080-{id}");
         assert_eq!(env.raw("GET", "/", &[("Host", &host)], "").await.status, 400, "host form {id:?}");
         let target = format!("/sandbox/{id}/8080/");
-        let answer = env.raw("GET", &target, &[("Host", "127.0.0.1")], "").await;
-        assert_eq!(answer.status, 400, "path form {id:?}");
+        let response = env.raw("GET", &target, &[("Host", "127.0.0.1")], "").await;
+        assert_eq!(response.status, 400, "path form {id:?}");
     }
     let lines = monitor.lines().await;
     // What is cached is read again now and then, and that is the proof alone.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::{Value, json};
-use cube_testkit::{Answer, BlackHole, Env, Origin, RedisServer, Sandbox, eventually, refused_port};
+use cube_testkit::{BlackHole, Env, Origin, RedisServer, Response, Sandbox, eventually, refused_port};
 use tokio::task::JoinSet;
 
 use crate::support::own;
@@ -20,19 +20,19 @@ fn short() -> Value {
     })
 }
 
-fn is_open(answer: &Answer) -> bool {
-    if answer.retcode() != Some(340_500) {
+fn is_open(response: &Response) -> bool {
+    if response.retcode() != Some(340_500) {
         return false;
     }
-    answer.is_own(500, 340_500, r#"{"error":"backend unavailable"}"#);
-    assert!(answer.took < CONNECT, "not at once but after {:?}", answer.took);
+    response.is_own(500, 340_500, r#"{"error":"backend unavailable"}"#);
+    assert!(response.took < CONNECT, "not at once but after {:?}", response.took);
     true
 }
 
 /// Whether a connect was tried and timed out.
-fn dialled(answer: &Answer) -> bool {
-    assert!(matches!(answer.retcode(), Some(310_509 | 340_500)), "{}", answer.brief());
-    answer.took >= CONNECT
+fn dialled(response: &Response) -> bool {
+    assert!(matches!(response.retcode(), Some(310_509 | 340_500)), "{}", response.brief());
+    response.took >= CONNECT
 }
 
 /// A node of the test's own with so many sandboxes at ports where nothing answers.
@@ -77,7 +77,7 @@ impl Node {
 }
 
 /// Asks for all of them at the same time.
-async fn all_at_once(env: &Env, sandboxes: &[Sandbox], times: usize) -> Vec<Answer> {
+async fn all_at_once(env: &Env, sandboxes: &[Sandbox], times: usize) -> Vec<Response> {
     let mut asking = JoinSet::new();
     for sandbox in (0..times).flat_map(|_| sandboxes) {
         let mut client = env.client().await;
@@ -100,10 +100,10 @@ async fn a_closed_port_under_heavy_traffic_does_its_neighbours_no_harm() {
     let knocking = async {
         let mut knocks = 0;
         while !over.load(std::sync::atomic::Ordering::SeqCst) {
-            let answers = all_at_once(&env, std::slice::from_ref(&closed), 20).await;
-            knocks += answers.len();
-            for answer in answers {
-                answer.is_bad_gateway(310_509);
+            let responses = all_at_once(&env, std::slice::from_ref(&closed), 20).await;
+            knocks += responses.len();
+            for response in responses {
+                response.is_bad_gateway(310_509);
             }
         }
         knocks
@@ -135,10 +135,10 @@ async fn a_node_that_cannot_be_reached_fails_at_once_is_probed_by_one_and_heals_
     // may knock, the others fail at once.
     let mut probed = 0;
     while opened.elapsed() < 4 * OPEN {
-        let answers = all_at_once(&env, &node.sandboxes, 5).await;
-        let (probes, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| dialled(answer));
+        let responses = all_at_once(&env, &node.sandboxes, 5).await;
+        let (probes, refused): (Vec<_>, Vec<_>) = responses.iter().partition(|response| dialled(response));
         assert!(probes.len() <= 1, "{} at the same time", probes.len());
-        assert!(refused.iter().all(|answer| is_open(answer)));
+        assert!(refused.iter().all(|response| is_open(response)));
         probed += probes.len();
         env.get(&elsewhere, "/").await.passed(200);
     }
@@ -150,16 +150,16 @@ async fn a_node_that_cannot_be_reached_fails_at_once_is_probed_by_one_and_heals_
     let step = Duration::from_millis(2200) + CONNECT;
     loop {
         let asked = Instant::now();
-        let answer = env.get(&sandboxes[0], "/").await;
-        if answer.status == 200 {
+        let response = env.get(&sandboxes[0], "/").await;
+        if response.status == 200 {
             break;
         }
-        assert!(is_open(&answer), "{}", answer.brief());
+        assert!(is_open(&response), "{}", response.brief());
         assert!(asked < returned + step, "not healed {:?} after its return", asked - returned);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    for answer in all_at_once(&env, &sandboxes, 5).await {
-        answer.passed(200);
+    for response in all_at_once(&env, &sandboxes, 5).await {
+        response.passed(200);
     }
     assert_eq!(env.proxy.metrics().await.sum("cube_proxy_breaker_open_nodes", &[]), 0.0);
 }
@@ -201,7 +201,7 @@ async fn the_shared_set_is_followed_and_the_last_known_one_holds_while_redis_is_
     crate::store::cached(&env, &sandbox).await;
     env.redis.command(&["SADD", "faulty_backend_set", "127.0.0.75"]).await;
     let refused = async || is_open(&env.get(&sandbox, "/").await);
-    crate::world::right_within("SADD", Instant::now(), Duration::from_millis(200), refused).await;
+    crate::store_fixture::right_within("SADD", Instant::now(), Duration::from_millis(200), refused).await;
     env.redis.stop();
     eventually("the outage to be noticed", || async {
         (env.get(&env.nobody(), "/").await.retcode() == Some(310_500)).then_some(())

@@ -2,7 +2,7 @@
 //! over TLS, which is never left unverified.
 
 use cube_testkit::serde_json::{Value, json};
-use cube_testkit::{Answer, Authority, Env, Origin, refused_port};
+use cube_testkit::{Authority, Env, Origin, Response, refused_port};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -19,16 +19,16 @@ async fn env(url: &str, ca: Option<&Authority>) -> Env {
     Env::start_with(builder.config(&json!({ "routing": { "control_plane": plane } }))).await
 }
 
-async fn ask(env: &Env) -> Answer {
+async fn ask(env: &Env) -> Response {
     let headers = [("Host", API), ("e2b-traffic-access-token", "example-token"), ("X-Api-Key", "example")];
     env.raw("POST", "/sandboxes?x=%2F", &headers, "{}").await
 }
 
 /// Refused, and the log says why.
 async fn refused(env: &Env, reason: &str) {
-    let answer = ask(env).await;
-    answer.is_bad_gateway(310_509);
-    assert_eq!(env.proxy.log_line(&answer.request_id()).await.field("reason"), reason);
+    let response = ask(env).await;
+    response.is_bad_gateway(310_509);
+    assert_eq!(env.proxy.log_line(&response.request_id()).await.field("reason"), reason);
 }
 
 #[tokio::test]
@@ -106,6 +106,6 @@ async fn one_that_speaks_no_tls_or_is_not_there_is_told_apart() {
 #[tokio::test]
 async fn without_one_such_a_request_names_no_sandbox() {
     let env = own(json!({})).await;
-    let answer = ask(&env).await;
-    assert_eq!((answer.status, answer.retcode()), (400, Some(310_400)));
+    let response = ask(&env).await;
+    assert_eq!((response.status, response.retcode()), (400, Some(310_400)));
 }

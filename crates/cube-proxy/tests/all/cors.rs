@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::{self, Value, json};
-use cube_testkit::{Answer, By, Exchange, Origin, Sandbox};
+use cube_testkit::{By, Exchange, Origin, Response, Sandbox};
 use tokio::sync::OnceCell;
 
 use crate::support::{Waking, browser, waking_with};
@@ -26,7 +26,7 @@ async fn application(exchange: Exchange) -> std::io::Result<Exchange> {
     exchange.reply(status, &own, "app").await
 }
 
-/// Sandboxes in every state, with the return code of the proxy's answer for each.
+/// Sandboxes in every state, with the return code of the proxy's response for each.
 struct States {
     application: Origin,
     refused: Sandbox,
@@ -57,12 +57,12 @@ impl States {
 }
 
 #[track_caller]
-fn is_answered_preflight(answer: &Answer, retcode: u32) {
-    assert_eq!((answer.status, answer.retcode()), (204, Some(retcode)), "{}", answer.brief());
+fn is_answered_preflight(response: &Response, retcode: u32) {
+    assert_eq!((response.status, response.retcode()), (204, Some(retcode)), "{}", response.brief());
     assert!(
-        !answer.headers.has("Content-Length") && !answer.headers.has("Content-Type"),
+        !response.headers.has("Content-Length") && !response.headers.has("Content-Type"),
         "{}",
-        answer.brief()
+        response.brief()
     );
     for (name, value) in [
         ("Access-Control-Allow-Origin", "*"),
@@ -72,7 +72,7 @@ fn is_answered_preflight(answer: &Answer, retcode: u32) {
         ("Vary", "Origin, Access-Control-Request-Method, Access-Control-Request-Headers"),
         ("Access-Control-Expose-Headers", "X-Cube-Request-Id, X-Cube-Retcode"),
     ] {
-        assert_eq!(answer.headers.all(name), [value], "{name}: {}", answer.brief());
+        assert_eq!(response.headers.all(name), [value], "{name}: {}", response.brief());
     }
 }
 
@@ -83,8 +83,8 @@ async fn a_preflight_that_the_proxy_answers_allows_what_it_asks_for_and_wakes_no
     let preflight = [ORIGIN, METHOD, HEADERS];
     for (sandbox, retcode) in &states.own {
         for by in By::ALL {
-            let answer = env.call(by, sandbox, "OPTIONS", "/", &preflight, "").await;
-            is_answered_preflight(&answer, *retcode);
+            let response = env.call(by, sandbox, "OPTIONS", "/", &preflight, "").await;
+            is_answered_preflight(&response, *retcode);
         }
     }
     assert_eq!((env.manager.calls(&states.paused).len(), states.application.count()), (0, 0));
@@ -100,8 +100,8 @@ async fn a_preflight_on_a_shared_host_cannot_name_a_sandbox_and_is_answered() {
     // A browser does not send the headers that it asks for.
     let named = ("Access-Control-Request-Headers", "content-type,x-mine");
     for host in [host.as_str(), "sandbox.cube.test", "localhost"] {
-        let answer = env.raw("OPTIONS", "/files", &[("Host", host), ORIGIN, METHOD, named], "").await;
-        is_answered_preflight(&answer, 310_400);
+        let response = env.raw("OPTIONS", "/files", &[("Host", host), ORIGIN, METHOD, named], "").await;
+        is_answered_preflight(&response, 310_400);
     }
 }
 
@@ -110,12 +110,12 @@ async fn a_preflight_to_a_running_sandbox_is_the_applications() {
     let env = env().await;
     let states = States::new(env).await;
     let preflight = [ORIGIN, METHOD, HEADERS];
-    let answer = env.call(By::Host, &states.running, "OPTIONS", "/", &preflight, "").await;
-    answer.passed(204);
-    assert_eq!(answer.headers.all("Access-Control-Allow-Origin"), ["https://page.example"]);
-    assert_eq!(answer.headers.all("Vary"), ["Origin"]);
+    let response = env.call(By::Host, &states.running, "OPTIONS", "/", &preflight, "").await;
+    response.passed(204);
+    assert_eq!(response.headers.all("Access-Control-Allow-Origin"), ["https://page.example"]);
+    assert_eq!(response.headers.all("Vary"), ["Origin"]);
     for name in ["Access-Control-Allow-Methods", "Access-Control-Max-Age", "Access-Control-Expose-Headers"] {
-        assert!(!answer.headers.has(name), "{name}: {}", answer.brief());
+        assert!(!response.headers.has(name), "{name}: {}", response.brief());
     }
     assert_eq!(states.application.last().headers.all("Access-Control-Request-Method"), ["PUT"]);
 }
@@ -126,8 +126,13 @@ async fn a_preflight_for_what_is_no_token_is_malformed() {
     let nobody = env.nobody();
     for wrong in ["PUT GET", "P<UT", ""] {
         let preflight = [ORIGIN, ("Access-Control-Request-Method", wrong)];
-        let answer = env.call(By::Host, &nobody, "OPTIONS", "/", &preflight, "").await;
-        assert_eq!((answer.status, answer.retcode()), (400, Some(310_400)), "{wrong:?}: {}", answer.brief());
+        let response = env.call(By::Host, &nobody, "OPTIONS", "/", &preflight, "").await;
+        assert_eq!(
+            (response.status, response.retcode()),
+            (400, Some(310_400)),
+            "{wrong:?}: {}",
+            response.brief()
+        );
     }
 }
 
@@ -139,24 +144,24 @@ async fn an_answer_of_the_proxy_can_be_read_by_every_page_and_is_plain_to_others
         if *sandbox == states.paused {
             continue; // it would be woken
         }
-        let answer = env.get_with(sandbox, "/", &[ORIGIN]).await;
-        assert_eq!(answer.retcode(), Some(*retcode), "{}", answer.brief());
-        assert_eq!(answer.headers.all("Access-Control-Allow-Origin"), ["*"]);
+        let response = env.get_with(sandbox, "/", &[ORIGIN]).await;
+        assert_eq!(response.retcode(), Some(*retcode), "{}", response.brief());
+        assert_eq!(response.headers.all("Access-Control-Allow-Origin"), ["*"]);
         let exposed = ["X-Cube-Request-Id, X-Cube-Retcode"];
-        assert_eq!(answer.headers.all("Access-Control-Expose-Headers"), exposed);
-        let answer = env.get(sandbox, "/").await;
-        assert_eq!(answer.retcode(), Some(*retcode), "{}", answer.brief());
-        let cors = answer.headers.pairs().iter().find(|(name, _)| name.starts_with("Access-Control"));
+        assert_eq!(response.headers.all("Access-Control-Expose-Headers"), exposed);
+        let response = env.get(sandbox, "/").await;
+        assert_eq!(response.retcode(), Some(*retcode), "{}", response.brief());
+        let cors = response.headers.pairs().iter().find(|(name, _)| name.starts_with("Access-Control"));
         assert_eq!(cors, None);
     }
-    let answer = env.get_with(&states.running, "/", &[ORIGIN]).await;
-    answer.passed(200);
-    assert_eq!(answer.headers.all("Access-Control-Allow-Origin"), ["https://page.example"]);
-    assert!(!answer.headers.has("Access-Control-Expose-Headers"), "{}", answer.brief());
+    let response = env.get_with(&states.running, "/", &[ORIGIN]).await;
+    response.passed(200);
+    assert_eq!(response.headers.all("Access-Control-Allow-Origin"), ["https://page.example"]);
+    assert!(!response.headers.has("Access-Control-Expose-Headers"), "{}", response.brief());
     // The same once the token is right, and never a second field.
     let token = ("e2b-traffic-access-token", "example-token");
-    let answer = env.get_with(&states.refused, "/", &[ORIGIN, token]).await;
-    assert_eq!(answer.headers.all("Access-Control-Allow-Origin"), ["https://page.example"]);
+    let response = env.get_with(&states.refused, "/", &[ORIGIN, token]).await;
+    assert_eq!(response.headers.all("Access-Control-Allow-Origin"), ["https://page.example"]);
     let _ = &states.pausing;
 }
 

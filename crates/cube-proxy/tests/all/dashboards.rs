@@ -68,8 +68,8 @@ impl Prometheus {
 
     async fn get(&self, path: &str) -> Value {
         let host = self.address.to_string();
-        let answer = Client::connect(self.address).await.call("GET", path, &[("Host", &host)], "").await;
-        let told: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        let response = Client::connect(self.address).await.call("GET", path, &[("Host", &host)], "").await;
+        let told: Value = serde_json::from_slice(&response.body).expect("JSON");
         assert_eq!(told["status"], "success", "{path}: {told}");
         told["data"].clone()
     }

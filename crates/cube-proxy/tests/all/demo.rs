@@ -103,8 +103,11 @@ async fn a_request_wakes_the_sandbox_that_sleeps_and_the_page_follows() {
     };
     shows(&["paused"]).await;
     let began = std::time::Instant::now();
-    let answer = demo.paste(WAKES);
-    assert!(answer.contains("HTTP/1.1 200 OK") && answer.contains("X-Cube-Retcode: 310200"), "{answer}");
+    let response = demo.paste(WAKES);
+    assert!(
+        response.contains("HTTP/1.1 200 OK") && response.contains("X-Cube-Retcode: 310200"),
+        "{response}"
+    );
     assert!(began.elapsed() >= std::time::Duration::from_secs(1), "it slept, and was not waited for");
     shows(&["paused", "waking", "running"]).await;
     demo.paste(SLEEPS);
@@ -132,11 +135,11 @@ async fn its_page_shows_in_a_browser_what_is_running() {
     // The links lead somewhere: to sandboxes by host name, as a browser resolves it.
     let host = format!("8080-echo.localhost:{}", demo.port);
     assert!(page.contains(&host), "no link to {host} in:\n{page}");
-    let answer = Client::connect(([127, 0, 0, 1], demo.port).into())
+    let response = Client::connect(([127, 0, 0, 1], demo.port).into())
         .await
         .call("GET", "/", &[("Host", &host)], b"")
         .await;
-    assert_eq!(answer.status, 200);
+    assert_eq!(response.status, 200);
 }
 
 /// The page's document once its scripts have run; a picture of it is written to `picture`.

@@ -56,8 +56,8 @@ async fn readiness_goes_first_and_an_idle_process_ends_within_a_second_of_the_de
     .await;
     assert_eq!(env.proxy.probe("/healthz").await, Some(200));
     // Everything is still served, and kept.
-    let answer = env.get(&sandbox, "/").await;
-    assert_ne!(answer.passed(200).headers.get("Connection"), Some("close"), "{}", answer.brief());
+    let response = env.get(&sandbox, "/").await;
+    assert_ne!(response.passed(200).headers.get("Connection"), Some("close"), "{}", response.brief());
     kept.call("GET", "/", &[("Host", &host)], "").await.passed(200);
     kept_tls.call("GET", "/", &[("Host", &host)], "").await.passed(200);
     h2.get(&host, "/", &[]).await.passed(200);
@@ -107,9 +107,9 @@ async fn what_is_under_way_is_finished_and_its_connection_closed() {
     assert_eq!(socket.say("still there").await, "still there");
     (0..3).for_each(|_| gate.open());
     for client in [&mut plain, &mut secure] {
-        let answer = client.answer("GET").await;
-        assert_eq!(answer.passed(200).text(), "at last");
-        assert_eq!(answer.headers.get("Connection").map(str::to_lowercase).as_deref(), Some("close"));
+        let response = client.response("GET").await;
+        assert_eq!(response.passed(200).text(), "at last");
+        assert_eq!(response.headers.get("Connection").map(str::to_lowercase).as_deref(), Some("close"));
         assert!(client.ended().await);
     }
     assert_eq!(over_h2.await.unwrap().passed(200).text(), "at last");
@@ -127,10 +127,10 @@ async fn h2_stream(
     origin: &Sandbox,
     gate: &Gate,
     env: &Env,
-) -> tokio::task::JoinHandle<cube_testkit::Answer> {
+) -> tokio::task::JoinHandle<cube_testkit::Response> {
     let (client, host) = (client.clone(), origin.host());
     gate.open();
-    let stream = tokio::spawn(async move { client.open("GET", &host, "/", &[]).await.answer().await });
+    let stream = tokio::spawn(async move { client.open("GET", &host, "/", &[]).await.response().await });
     eventually("the stream to be open", || async {
         (env.proxy.metrics().await.sum("cube_proxy_open_streams", &[]) >= 1.0).then_some(())
     })
@@ -149,7 +149,7 @@ async fn an_http_2_connection_with_a_stream_is_told_at_half_of_the_time_and_cut_
     let (busy, idle) = (tls.h2().await, tls.h2().await);
     let mut upload = busy.open("POST", &dripping.host(), "/", &[]).await;
     upload.data("x", true).await.unwrap();
-    let stream = tokio::spawn(upload.answer());
+    let stream = tokio::spawn(upload.response());
     gate.open();
     idle.get(&quick, "/", &[]).await.passed(200);
     env.proxy.terminate();
@@ -169,8 +169,8 @@ async fn an_http_2_connection_with_a_stream_is_told_at_half_of_the_time_and_cut_
     // Its stream runs on, until the time is over.
     gate.open();
     assert!(!stream.is_finished());
-    let answer = stream.await.unwrap();
-    assert_eq!((answer.text().as_str(), answer.clean), ("12", false));
+    let response = stream.await.unwrap();
+    assert_eq!((response.text().as_str(), response.clean), ("12", false));
     assert!(env.proxy.ended().await.success());
 }
 
@@ -184,8 +184,8 @@ async fn h2c_dripping(pieces: &'static [&'static str], gate: &Gate) -> std::net:
         while let Some(Ok((_, mut respond))) = connection.accept().await {
             let gate = gate.clone();
             tokio::spawn(async move {
-                let answer = cube_testkit::http::Response::new(());
-                let mut body = respond.send_response(answer, false).unwrap();
+                let response = cube_testkit::http::Response::new(());
+                let mut body = respond.send_response(response, false).unwrap();
                 for piece in pieces {
                     gate.pass().await;
                     body.send_data((*piece).into(), false).unwrap();
@@ -210,8 +210,8 @@ async fn on_the_grpc_listener_a_connection_is_told_at_once_and_its_stream_runs_o
         .await;
     assert!(!stream.is_finished());
     gate.open();
-    let answer = stream.await.unwrap();
-    assert_eq!((answer.text().as_str(), answer.clean), ("12", true));
+    let response = stream.await.unwrap();
+    assert_eq!((response.text().as_str(), response.clean), ("12", true));
     assert!(env.proxy.ended().await.success());
 }
 
@@ -269,8 +269,8 @@ async fn a_refused_upload_that_is_never_sent_does_not_hold_up_the_end() {
     let host = env.nobody().host();
     let mut client = env.client().await;
     client.send(format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 500\r\n\r\n")).await;
-    let answer = client.answer("POST").await;
-    assert_eq!(answer.status, 404);
+    let response = client.response("POST").await;
+    assert_eq!(response.status, 404);
     env.proxy.terminate();
     let begun = Instant::now();
     assert!(env.proxy.ended().await.success());

@@ -1,7 +1,7 @@
 //! The `e2b` dialect through the whole proxy (errors.md, and the defaults that it sets).
 
 use cube_testkit::serde_json::json;
-use cube_testkit::{Answer, By, Env, Exchange, OUTSIDE, Origin, Sandbox, refused_port, scripts};
+use cube_testkit::{By, Env, Exchange, OUTSIDE, Origin, Response, Sandbox, refused_port, scripts};
 use cube_testkit::{eventually, tokio_tungstenite::tungstenite::Error};
 use tokio::sync::OnceCell;
 
@@ -23,14 +23,14 @@ async fn e2b() -> &'static Env {
 
 /// The proxy answered itself: status, code and body.
 #[track_caller]
-fn says(answer: &Answer, status: u16, retcode: u32, body: &str) {
-    assert_eq!((answer.status, answer.retcode()), (status, Some(retcode)), "{}", answer.brief());
-    assert_eq!(answer.text(), body);
-    assert_eq!(answer.headers.all("content-type"), ["application/json; charset=utf-8"]);
-    assert_eq!(answer.headers.all("content-length"), [body.len().to_string()]);
-    assert_eq!(answer.headers.all("cache-control"), ["no-store"]);
-    assert_eq!(answer.headers.all("x-content-type-options"), ["nosniff"]);
-    let _ = answer.request_id();
+fn says(response: &Response, status: u16, retcode: u32, body: &str) {
+    assert_eq!((response.status, response.retcode()), (status, Some(retcode)), "{}", response.brief());
+    assert_eq!(response.text(), body);
+    assert_eq!(response.headers.all("content-type"), ["application/json; charset=utf-8"]);
+    assert_eq!(response.headers.all("content-length"), [body.len().to_string()]);
+    assert_eq!(response.headers.all("cache-control"), ["no-store"]);
+    assert_eq!(response.headers.all("x-content-type-options"), ["nosniff"]);
+    let _ = response.request_id();
 }
 
 fn not_found(sandbox: &Sandbox) -> String {
@@ -59,8 +59,8 @@ async fn a_sandbox_that_is_not_there_was_not_found() {
         [(&env.nobody(), 310_507), (&nowhere, 310_507), (&outside, 310_508), (&killed, 310_410)]
     {
         for by in By::ALL {
-            let answer = env.call(by, sandbox, "GET", "/", &[], "").await;
-            says(&answer, 502, retcode, &not_found(sandbox));
+            let response = env.call(by, sandbox, "GET", "/", &[], "").await;
+            says(&response, 502, retcode, &not_found(sandbox));
         }
     }
     assert_eq!(origin.count(), 0);
@@ -73,10 +73,10 @@ async fn a_port_that_nothing_listens_on_is_not_open() {
     let unmapped = env.sandbox(&origin).await.at_port(3000);
     says(&env.get(&unmapped, "/").await, 502, 310_507, &not_open(&unmapped));
     let closed = env.sandbox_at(([127, 0, 0, 1], refused_port()).into()).await;
-    let answer = env.get(&closed, "/").await;
-    says(&answer, 502, 310_509, &not_open(&closed));
+    let response = env.get(&closed, "/").await;
+    says(&response, 502, 310_509, &not_open(&closed));
     // A server in a sandbox may need a moment: by default it is waited for, a second.
-    assert!(answer.took.as_millis() >= 700, "{:?}", answer.took);
+    assert!(response.took.as_millis() >= 700, "{:?}", response.took);
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn a_port_that_opens_late_is_reached() {
     })
     .await;
     let origin = Origin::named("late").port(port).echo().await;
-    assert_eq!(client.answer("GET").await.passed(200).seen().target, "/late");
+    assert_eq!(client.response("GET").await.passed(200).seen().target, "/late");
     assert_eq!(origin.count(), 1);
 }
 
@@ -131,13 +131,13 @@ async fn a_sandbox_that_changes_is_a_conflict_and_a_paused_one_unavailable() {
     let (pausing, paused) = (env.sandbox(&origin).await, env.sandbox(&origin).await);
     env.push(&pausing, "pausing").await;
     env.push(&paused, "paused").await;
-    let answer = env.get(&pausing, "/").await;
+    let response = env.get(&pausing, "/").await;
     let changing = "The sandbox is still transitioning. Try again in a moment.";
-    says(&answer, 409, 310_503, &message(&pausing, changing, 409));
-    assert_eq!(answer.headers.all("retry-after"), ["2"]);
-    let answer = env.get(&paused, "/").await;
-    says(&answer, 503, 310_503, &message(&paused, "The sandbox is paused.", 503));
-    assert_eq!(answer.headers.all("retry-after"), ["5"]);
+    says(&response, 409, 310_503, &message(&pausing, changing, 409));
+    assert_eq!(response.headers.all("retry-after"), ["2"]);
+    let response = env.get(&paused, "/").await;
+    says(&response, 503, 310_503, &message(&paused, "The sandbox is paused.", 503));
+    assert_eq!(response.headers.all("retry-after"), ["5"]);
 }
 
 #[tokio::test]
@@ -153,13 +153,13 @@ async fn too_many_at_a_time_are_told_the_limit() {
         origin.wait_for(n).await;
         open.push(client);
     }
-    let answer = env.get(&sandbox, "/").await;
+    let response = env.get(&sandbox, "/").await;
     let body = format!(
         r#"{{"sandboxId":"{}","message":"The sandbox has too many concurrent incoming connections (limit: 2)","code":429,"connectionLimit":2}}"#,
         sandbox.id
     );
-    says(&answer, 429, 310_429, &body);
-    assert_eq!(answer.headers.all("retry-after"), ["1"]);
+    says(&response, 429, 310_429, &body);
+    assert_eq!(response.headers.all("retry-after"), ["1"]);
 }
 
 #[tokio::test]
@@ -201,8 +201,8 @@ async fn the_control_routes_of_envd_are_out_of_reach_in_every_spelling() {
         ] {
             let by = By::ALL[n % 3];
             for (by, method) in [(by, "POST"), (By::ALL[(n + 1) % 3], "GET")] {
-                let answer = env.call(by, &sandbox, method, &target, &[], "").await;
-                says(&answer, 404, 310_404, &body);
+                let response = env.call(by, &sandbox, method, &target, &[], "").await;
+                says(&response, 404, 310_404, &body);
             }
         }
         // What only looks like one, and the same path of an application.
@@ -238,7 +238,7 @@ async fn envd_is_upgraded_to_websocket_alone() {
     client.request("GET", "/", &[("Host", &host), other[0], other[1]]).await;
     assert_eq!(client.head().await.status, 101);
     let refused = env.websocket(By::Host, &env.nobody(), "/", &[]).await.err();
-    assert!(matches!(&refused, Some(Error::Http(answer)) if answer.status() == 502), "{refused:?}");
+    assert!(matches!(&refused, Some(Error::Http(response)) if response.status() == 502), "{refused:?}");
 }
 
 #[tokio::test]
@@ -246,21 +246,21 @@ async fn a_connect_call_gets_a_connect_error() {
     let env = e2b().await;
     let nobody = env.nobody().at_port(ENVD);
     let unary = [CONNECT, ("Content-Type", "application/json")];
-    let answer = env.call(By::Host, &nobody, "POST", "/process.Process/List", &unary, "{}").await;
-    assert_eq!((answer.status, answer.retcode()), (502, Some(310_507)));
-    assert_eq!(answer.headers.all("content-type"), ["application/json"]);
-    assert_eq!(answer.text(), r#"{"code":"unavailable","message":"The sandbox was not found"}"#);
+    let response = env.call(By::Host, &nobody, "POST", "/process.Process/List", &unary, "{}").await;
+    assert_eq!((response.status, response.retcode()), (502, Some(310_507)));
+    assert_eq!(response.headers.all("content-type"), ["application/json"]);
+    assert_eq!(response.text(), r#"{"code":"unavailable","message":"The sandbox was not found"}"#);
     for kind in ["application/connect+json", "application/connect+proto"] {
         let stream = [CONNECT, ("Content-Type", kind)];
-        let answer =
+        let response =
             env.call(By::Header, &nobody, "POST", "/process.Process/Start", &stream, "\0\0\0\0\x02{}").await;
-        assert_eq!((answer.status, answer.retcode()), (200, Some(310_507)));
-        assert_eq!(answer.headers.all("content-type"), [kind]);
+        assert_eq!((response.status, response.retcode()), (200, Some(310_507)));
+        assert_eq!(response.headers.all("content-type"), [kind]);
         let end = r#"{"error":{"code":"unavailable","message":"The sandbox was not found"}}"#;
         let mut frame = vec![2, 0, 0, 0, u8::try_from(end.len()).unwrap()];
         frame.extend_from_slice(end.as_bytes());
-        assert_eq!(answer.body, frame);
-        let line = env.proxy.log_line(&answer.request_id()).await;
+        assert_eq!(response.body, frame);
+        let line = env.proxy.log_line(&response.request_id()).await;
         assert_eq!((line.field("retcode"), line.field("reason")), ("310507", "no_record"));
     }
 }
@@ -270,12 +270,12 @@ async fn a_browser_that_navigates_gets_a_page() {
     let env = e2b().await;
     let nobody = env.nobody();
     for headers in [("Accept", "text/html,*/*;q=0.8"), ("Sec-Fetch-Mode", "navigate")] {
-        let answer = env.get_with(&nobody, "/", &[headers]).await;
-        assert_eq!((answer.status, answer.retcode()), (502, Some(310_507)));
-        assert_eq!(answer.headers.all("content-type"), ["text/html; charset=utf-8"]);
+        let response = env.get_with(&nobody, "/", &[headers]).await;
+        assert_eq!((response.status, response.retcode()), (502, Some(310_507)));
+        assert_eq!(response.headers.all("content-type"), ["text/html; charset=utf-8"]);
         let policy = "default-src 'none'; style-src 'unsafe-inline'";
-        assert_eq!(answer.headers.all("content-security-policy"), [policy]);
-        assert!(answer.text().contains(&nobody.id), "{}", answer.text());
+        assert_eq!(response.headers.all("content-security-policy"), [policy]);
+        assert!(response.text().contains(&nobody.id), "{}", response.text());
     }
     let fetched = [("Sec-Fetch-Mode", "cors"), ("Accept", "text/html")];
     says(&env.get_with(&nobody, "/", &fetched).await, 502, 310_507, &not_found(&nobody));

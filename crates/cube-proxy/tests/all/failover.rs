@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cube_testkit::serde_json::json;
 use cube_testkit::{Origin, RedisCluster, RedisServer, Sandbox, Sentinels, eventually};
 
-use crate::world::{Store, World, right_within, who};
+use crate::store_fixture::{Store, StoreFixture, right_within, who};
 
 /// From the end of a fail-over until everything is answered.
 const ANSWERED: Duration = Duration::from_secs(2);
@@ -18,26 +18,26 @@ const COLD: usize = 300;
 
 /// Sandboxes with an application each, and others that are not in the cache.
 struct Served {
-    world: World,
+    fixture: StoreFixture,
     known: Vec<(Sandbox, Origin)>,
     cold: Vec<Sandbox>,
 }
 
 impl Served {
     async fn over(store: Store, sandboxes: usize) -> Self {
-        let world = World::over(store, &json!({})).await;
+        let fixture = StoreFixture::over(store, &json!({})).await;
         let mut known = Vec::new();
         for n in 0..sandboxes {
             let origin = Origin::named(&format!("app{n}")).echo().await;
-            let sandbox = world.sandbox(&origin).await;
-            world.warm(&sandbox).await;
+            let sandbox = fixture.sandbox(&origin).await;
+            fixture.warm(&sandbox).await;
             known.push((sandbox, origin));
         }
         let mut cold = Vec::new();
         for _ in 0..COLD {
-            cold.push(world.sandbox(&known[0].1).await);
+            cold.push(fixture.sandbox(&known[0].1).await);
         }
-        Self { world, known, cold }
+        Self { fixture, known, cold }
     }
 
     /// Asks for the known and for strangers until `event` gives the time at which the fail-over
@@ -48,9 +48,9 @@ impl Served {
         let known = async {
             while going_on() {
                 for (n, (sandbox, _)) in self.known.iter().enumerate() {
-                    let answer = self.world.env.get(sandbox, "/").await;
-                    assert_eq!(answer.status, 200, "{}", answer.brief());
-                    assert_eq!(answer.seen().origin, format!("app{n}"), "a wrong route");
+                    let response = self.fixture.env.get(sandbox, "/").await;
+                    assert_eq!(response.status, 200, "{}", response.brief());
+                    assert_eq!(response.seen().origin, format!("app{n}"), "a wrong route");
                 }
             }
         };
@@ -58,11 +58,11 @@ impl Served {
             let mut failed = Vec::new();
             while going_on() {
                 let asked = Instant::now();
-                let answer = self.world.env.get(&self.world.env.nobody(), "/").await;
-                match answer.retcode() {
+                let response = self.fixture.env.get(&self.fixture.env.nobody(), "/").await;
+                match response.retcode() {
                     Some(310_507) => {}
                     Some(310_500) => failed.push(asked),
-                    _ => panic!("{}", answer.brief()),
+                    _ => panic!("{}", response.brief()),
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -71,9 +71,9 @@ impl Served {
         // What is there is never said to be missing.
         let cold = async {
             for sandbox in self.cold.iter().cycle() {
-                let answer = self.world.env.get(sandbox, "/").await;
-                if answer.retcode() != Some(310_500) {
-                    assert_eq!(answer.seen().origin, "app0");
+                let response = self.fixture.env.get(sandbox, "/").await;
+                if response.retcode() != Some(310_500) {
+                    assert_eq!(response.seen().origin, "app0");
                 }
                 if !going_on() {
                     return;
@@ -99,9 +99,9 @@ impl Served {
         let right = async || {
             for (n, (sandbox, _)) in self.known.iter().enumerate() {
                 let wanted = if moved.contains(&n) { "moved".to_owned() } else { format!("app{n}") };
-                let answer = self.world.env.get(sandbox, "/").await;
+                let response = self.fixture.env.get(sandbox, "/").await;
                 // What changed has to be read, and its server may be the one that is changing hands.
-                if answer.retcode() == Some(310_500) || who(&answer) != Some(wanted) {
+                if response.retcode() == Some(310_500) || who(&response) != Some(wanted) {
                     return false;
                 }
             }
@@ -143,7 +143,7 @@ async fn in_step(servers: &[&RedisServer]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_name_another_primary() {
     let served = Served::over(Store::Sentinels(Sentinels::start(2).await), 3).await;
-    let Store::Sentinels(sentinels) = &served.world.store else { unreachable!() };
+    let Store::Sentinels(sentinels) = &served.fixture.store else { unreachable!() };
     in_step(&sentinels.servers.iter().collect::<Vec<_>>()).await;
     let moved = Origin::named("moved").echo().await;
     let dead = &sentinels.servers[0];
@@ -157,9 +157,9 @@ async fn sentinels_name_another_primary() {
         .await;
     println!("Sentinel: a new primary {:?} after the old one's death", over - died);
     let (first, port) = (&served.known[0].0, moved.port().to_string());
-    served.world.write(first, &[("8080", &port)]).await;
+    served.fixture.write(first, &[("8080", &port)]).await;
     served.follows_the_new_primary(Instant::now(), &[0]).await;
-    served.world.write(first, &[("8080", served.known[0].1.port().to_string())]).await;
+    served.fixture.write(first, &[("8080", served.known[0].1.port().to_string())]).await;
     served.follows_the_new_primary(Instant::now(), &[]).await;
     // The old one comes back empty and takes itself for the primary until it is told otherwise.
     dead.restart().await;
@@ -169,7 +169,7 @@ async fn sentinels_name_another_primary() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_hand_over_from_a_primary_that_lives() {
     let served = Served::over(Store::Sentinels(Sentinels::start(1).await), 3).await;
-    let Store::Sentinels(sentinels) = &served.world.store else { unreachable!() };
+    let Store::Sentinels(sentinels) = &served.fixture.store else { unreachable!() };
     let [old, new] = [0, 1].map(|at: usize| &sentinels.servers[at]);
     in_step(&[old, new]).await;
     let moved = Origin::named("moved").echo().await;
@@ -188,7 +188,7 @@ async fn sentinels_hand_over_from_a_primary_that_lives() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_at_the_moment_of_promotion_is_followed_and_the_old_primary_asked_no_more() {
     let served = Served::over(Store::Sentinels(Sentinels::start(1).await), 2).await;
-    let Store::Sentinels(sentinels) = &served.world.store else { unreachable!() };
+    let Store::Sentinels(sentinels) = &served.fixture.store else { unreachable!() };
     let [old, new] = [0, 1].map(|at: usize| &sentinels.servers[at]);
     in_step(&[old, new]).await;
     let moved = Origin::named("moved").echo().await;
@@ -211,7 +211,7 @@ async fn a_change_at_the_moment_of_promotion_is_followed_and_the_old_primary_ask
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_of_the_cluster_takes_over() {
     let served = Served::over(Store::Cluster(RedisCluster::start(1).await), 9).await;
-    let Store::Cluster(cluster) = &served.world.store else { unreachable!() };
+    let Store::Cluster(cluster) = &served.fixture.store else { unreachable!() };
     let replica = &cluster.nodes[3];
     in_step(&[&cluster.nodes[0], replica]).await;
     let moved = Origin::named("moved").echo().await;
@@ -229,7 +229,7 @@ async fn a_replica_of_the_cluster_takes_over() {
         .await;
     println!("Cluster: a new primary {:?} after the old one's death", over - died);
     for (sandbox, _) in &served.known {
-        served.world.write(sandbox, &[("8080", moved.port().to_string())]).await;
+        served.fixture.write(sandbox, &[("8080", moved.port().to_string())]).await;
     }
     let all: Vec<usize> = (0..served.known.len()).collect();
     served.follows_the_new_primary(Instant::now(), &all).await;
@@ -238,7 +238,7 @@ async fn a_replica_of_the_cluster_takes_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_of_the_cluster_hands_over_to_its_replica() {
     let served = Served::over(Store::Cluster(RedisCluster::start(1).await), 9).await;
-    let Store::Cluster(cluster) = &served.world.store else { unreachable!() };
+    let Store::Cluster(cluster) = &served.fixture.store else { unreachable!() };
     let replica = &cluster.nodes[3];
     in_step(&[&cluster.nodes[0], replica]).await;
     let moved = Origin::named("moved").echo().await;
@@ -246,7 +246,7 @@ async fn a_primary_of_the_cluster_hands_over_to_its_replica() {
     let over = Instant::now();
     // As soon as there is somebody to write to.
     for (sandbox, _) in &served.known {
-        served.world.write(sandbox, &[("8080", moved.port().to_string())]).await;
+        served.fixture.write(sandbox, &[("8080", moved.port().to_string())]).await;
     }
     let all: Vec<usize> = (0..served.known.len()).collect();
     served.follows_the_new_primary(over, &all).await;

@@ -3,7 +3,7 @@
 //! HTTP/1.1 and HTTP/2 (connections.md, "Streaming").
 
 use cube_testkit::scripts::{self, Framing};
-use cube_testkit::{By, Client, Env, Exchange, Gate, H2Answer, H2Client, Origin, Sandbox, within};
+use cube_testkit::{By, Client, Env, Exchange, Gate, H2Client, H2Response, Origin, Sandbox, within};
 
 use crate::support::{cube, tls};
 
@@ -19,11 +19,11 @@ const KINDS: [(Framing, &str); 6] = [
 ];
 const PIECES: [&str; 3] = ["data: 0\n\n", "data: 1\n\n", "data: 2\n\n"];
 
-/// What is left to read of an answer.
+/// What is left to read of a response.
 enum Reader {
     Chunked(Client),
     Plain(Client),
-    H2(H2Answer),
+    H2(H2Response),
 }
 
 impl Reader {
@@ -33,8 +33,8 @@ impl Reader {
             Reader::Plain(client) => {
                 within("a piece", client.wire().exactly(PIECES[0].len())).await.expect("a piece")
             }
-            Reader::H2(answer) => {
-                answer.piece().await.expect("no reset").expect("a piece, not the end").to_vec()
+            Reader::H2(response) => {
+                response.piece().await.expect("no reset").expect("a piece, not the end").to_vec()
             }
         }
     }
@@ -44,7 +44,7 @@ impl Reader {
             Reader::Chunked(client) => client.next_chunk().await.is_empty(),
             // The length says it.
             Reader::Plain(_) => true,
-            Reader::H2(answer) => answer.piece().await.expect("no reset").is_none(),
+            Reader::H2(response) => response.piece().await.expect("no reset").is_none(),
         }
     }
 }
@@ -77,9 +77,9 @@ async fn h1(env: &Env, by: By, sandbox: &Sandbox) -> Reader {
 
 async fn h2(env: &Env, client: &H2Client, by: By, sandbox: &Sandbox) -> Reader {
     let (authority, target, named) = naming(env, by, sandbox, "/s");
-    let answer = client.ask(&authority, &target, &pairs(&named)).await.begun().await;
-    assert_eq!(answer.head.status, 200);
-    Reader::H2(answer)
+    let response = client.ask(&authority, &target, &pairs(&named)).await.begun().await;
+    assert_eq!(response.head.status, 200);
+    Reader::H2(response)
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn of_every_upload_over_http_2() {
                 arrived.pass().await;
             }
             upload.data("", true).await.unwrap();
-            assert_eq!(upload.answer().await.passed(200).text(), whole, "{by:?}, length: {length}");
+            assert_eq!(upload.response().await.passed(200).text(), whole, "{by:?}, length: {length}");
         }
     }
 }
@@ -166,5 +166,5 @@ async fn of_an_upload_is_its_head() {
     client.request("POST", "/", &[("Host", &sandbox.host()), ("Content-Length", "2")]).await;
     origin.wait_for(1).await;
     client.send("ok").await;
-    assert_eq!(client.answer("POST").await.text(), "ok");
+    assert_eq!(client.response("POST").await.text(), "ok");
 }

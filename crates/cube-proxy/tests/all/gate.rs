@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::{Value, json};
-use cube_testkit::{Answer, Env, Gate, Manager, Origin, Reply, Resume, Sandbox, eventually};
+use cube_testkit::{Env, Gate, Manager, Origin, Reply, Response, Resume, Sandbox, eventually};
 use tokio::sync::OnceCell;
 
 use crate::resume::sleeps_on;
@@ -18,15 +18,15 @@ async fn asleep() -> &'static Env {
 }
 
 #[track_caller]
-fn is_gone(answer: &Answer) {
-    answer.is_own(410, 310_410, r#"{"error":"gone"}"#);
+fn is_gone(response: &Response) {
+    response.is_own(410, 310_410, r#"{"error":"gone"}"#);
 }
 
 #[track_caller]
-fn still_changes(answer: &Answer) {
-    answer.is_own(503, 310_503, r#"{"error":"service unavailable"}"#);
-    assert_eq!(answer.headers.all("retry-after"), ["2"]);
-    assert!(answer.took >= WAIT, "held for {:?} only", answer.took);
+fn still_changes(response: &Response) {
+    response.is_own(503, 310_503, r#"{"error":"service unavailable"}"#);
+    assert_eq!(response.headers.all("retry-after"), ["2"]);
+    assert!(response.took >= WAIT, "held for {:?} only", response.took);
 }
 
 #[tokio::test]
@@ -37,14 +37,14 @@ async fn each_state_has_its_verdict() {
     for state in ["paused", "running", "killing", "running", "killed", "running", "pausing", "resuming"] {
         env.push(&sandbox, state).await;
         let before = origin.count();
-        let answer = env.get(&sandbox, "/").await;
+        let response = env.get(&sandbox, "/").await;
         match state {
             "running" => {
-                answer.passed(200);
+                response.passed(200);
             }
-            "paused" => sleeps_on(&answer),
-            "pausing" | "resuming" => still_changes(&answer),
-            _ => is_gone(&answer),
+            "paused" => sleeps_on(&response),
+            "pausing" | "resuming" => still_changes(&response),
+            _ => is_gone(&response),
         }
         assert_eq!(origin.count() - before, usize::from(state == "running"), "{state}");
     }
@@ -59,18 +59,18 @@ async fn a_change_that_ends_lets_the_held_request_go_on() {
         [("pausing", "running"), ("resuming", "running"), ("pausing", "paused"), ("pausing", "killed")]
     {
         env.push(&sandbox, from).await;
-        let (answer, ()) = tokio::join!(env.get(&sandbox, "/"), async {
+        let (response, ()) = tokio::join!(env.get(&sandbox, "/"), async {
             one_is_held(env).await;
             env.push(&sandbox, to).await;
         });
         match to {
             "running" => {
-                answer.passed(200);
+                response.passed(200);
             }
-            "paused" => sleeps_on(&answer),
-            _ => is_gone(&answer),
+            "paused" => sleeps_on(&response),
+            _ => is_gone(&response),
         }
-        assert!(answer.took < WAIT, "{from} {to}: {:?}", answer.took);
+        assert!(response.took < WAIT, "{from} {to}: {:?}", response.took);
     }
 }
 
@@ -98,8 +98,8 @@ async fn set_state(env: &Env, sandbox: &Sandbox, state: &str) {
 
 /// The state in force, as the admin API shows it; asking reads nothing.
 async fn state_of(env: &Env, sandbox: &Sandbox) -> Option<String> {
-    let answer = env.proxy.admin("GET", &format!("/admin/routes/{}", sandbox.id), "").await;
-    let route: Value = cube_testkit::serde_json::from_slice(&answer.body).ok()?;
+    let response = env.proxy.admin("GET", &format!("/admin/routes/{}", sandbox.id), "").await;
+    let route: Value = cube_testkit::serde_json::from_slice(&response.body).ok()?;
     route["state"].as_str().map(str::to_owned)
 }
 
@@ -130,11 +130,11 @@ async fn a_state_that_ran_out_before_anybody_asked_is_known_all_the_same() {
                 })
                 .await;
             }
-            let answer = env.get(&sandbox, "/").await;
+            let response = env.get(&sandbox, "/").await;
             match state {
-                "paused" => sleeps_on(&answer),
-                "killed" => is_gone(&answer),
-                _ => drop(answer.passed(200)),
+                "paused" => sleeps_on(&response),
+                "killed" => is_gone(&response),
+                _ => drop(response.passed(200)),
             }
         }
     }
@@ -192,7 +192,7 @@ async fn the_request_beyond_a_bound_is_refused_at_once() {
         gate.open();
     }
     for mut client in held {
-        client.answer("GET").await.passed(200);
+        client.response("GET").await.passed(200);
     }
     env.wait_for_held(0).await;
 }
@@ -221,7 +221,7 @@ async fn a_held_request_costs_little_memory() {
     assert!(each < 64 * 1024, "{each} bytes");
     gate.open();
     for mut client in held {
-        client.answer("GET").await.passed(200);
+        client.response("GET").await.passed(200);
     }
 }
 
@@ -238,12 +238,17 @@ async fn a_state_that_flaps_under_load_fails_nothing_before_its_full_hold() {
             let (mut passed, mut held) = (0, 0);
             while Instant::now() < until {
                 let mut client = cube_testkit::Client::connect(address).await;
-                let answer = client.call("GET", "/", &[("Host", &host)], "").await;
-                match answer.status {
+                let response = client.call("GET", "/", &[("Host", &host)], "").await;
+                match response.status {
                     200 => passed += 1,
                     _ => {
-                        assert_eq!(answer.retcode(), Some(310_503), "{}", answer.brief());
-                        assert!(answer.took >= WAIT, "held for {:?} only: {}", answer.took, answer.brief());
+                        assert_eq!(response.retcode(), Some(310_503), "{}", response.brief());
+                        assert!(
+                            response.took >= WAIT,
+                            "held for {:?} only: {}",
+                            response.took,
+                            response.brief()
+                        );
                         held += 1;
                     }
                 }

@@ -58,9 +58,9 @@ async fn a_message_and_its_metadata_pass_both_ways() {
     for (listener, client) in clients {
         let mut request = Request::new(Bytes::from_static(b"hello"));
         *request.metadata_mut() = metadata();
-        let answer = client.unary("Unary", request).await.expect(listener);
-        assert!(is_whole(answer.metadata()), "{listener}: {answer:?}");
-        assert_eq!(answer.into_inner(), "hello");
+        let response = client.unary("Unary", request).await.expect(listener);
+        assert!(is_whole(response.metadata()), "{listener}: {response:?}");
+        assert_eq!(response.into_inner(), "hello");
         let call = server.calls().pop().unwrap();
         assert_eq!(call.method, "/kit.Echo/Unary");
         assert!(is_whole(&call.metadata), "{listener}: {call:?}");
@@ -158,8 +158,8 @@ async fn a_large_message_passes_in_both_directions() {
     let tls = tls().await;
     for (listener, client) in both(&tls).await.clients {
         let large: Bytes = (0..20 << 20).map(|n: u32| n.to_le_bytes()[1]).collect::<Vec<_>>().into();
-        let answer = client.unary("Unary", Request::new(large.clone())).await.expect(listener);
-        assert!(answer.into_inner() == large, "{listener}: not the same bytes");
+        let response = client.unary("Unary", Request::new(large.clone())).await.expect(listener);
+        assert!(response.into_inner() == large, "{listener}: not the same bytes");
     }
 }
 
@@ -233,7 +233,7 @@ async fn a_call_that_is_given_up_ends_at_the_server_within_a_second() {
             eventually("the call at the server", || async { (server.running() == 1).then_some(()) }).await;
             let given_up = Instant::now();
             call.abort();
-            // The end of what the client says, as long as nobody hears it, is no answer either.
+            // The end of what the client says, as long as nobody hears it, is no response either.
             drop(say);
             eventually("the call to end at the server", || async { (server.running() == 0).then_some(()) })
                 .await;
@@ -273,16 +273,17 @@ async fn a_refusal_is_one_frame() {
         ("te", "trailers"),
     ];
     wire.send(Frame::headers(1, &request, true).bytes()).await;
-    let answer = wire.until(|frame| frame.stream == 1).await.expect("an answer");
-    assert_eq!((answer.kind, answer.status(), answer.ends()), (Frame::HEADERS, Some(200), true));
+    let response = wire.until(|frame| frame.stream == 1).await.expect("an answer");
+    assert_eq!((response.kind, response.status(), response.ends()), (Frame::HEADERS, Some(200), true));
     assert!(wire.lives().await);
-    let answer = tls.h2().await.ask(&host, "/", &[("content-type", "application/grpc")]).await.answer().await;
-    assert_eq!(answer.headers.all("grpc-status"), ["5"]);
-    assert!(!answer.headers.has("content-length") && !answer.trailers.has("grpc-status"));
+    let response =
+        tls.h2().await.ask(&host, "/", &[("content-type", "application/grpc")]).await.response().await;
+    assert_eq!(response.headers.all("grpc-status"), ["5"]);
+    assert!(!response.headers.has("content-length") && !response.trailers.has("grpc-status"));
 }
 
 /// A media type that only begins like gRPC's is an ordinary request: it goes upstream as HTTP/1.1,
-/// and gets the proxy's own answers as JSON.
+/// and gets the proxy's own responses as JSON.
 #[tokio::test]
 async fn grpc_web_is_an_ordinary_request() {
     let tls = tls().await;
@@ -293,9 +294,9 @@ async fn grpc_web_is_an_ordinary_request() {
         let headers = [("content-type", kind)];
         let seen = client.get(&sandbox.host(), "/kit.Echo/Unary", &headers).await.seen();
         assert_eq!(seen.headers.all("content-type"), [kind]);
-        let answer = client.get(&nobody.host(), "/kit.Echo/Unary", &headers).await;
-        answer.is_not_found();
-        assert!(!answer.headers.has("grpc-status"), "{kind}: {}", answer.brief());
+        let response = client.get(&nobody.host(), "/kit.Echo/Unary", &headers).await;
+        response.is_not_found();
+        assert!(!response.headers.has("grpc-status"), "{kind}: {}", response.brief());
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cube_testkit::futures_util::future::join_all;
 use cube_testkit::tonic::Request;
-use cube_testkit::{Answer, Frame, GrpcServer, H2Client, H2Upload, H2Wire, Sandbox, within};
+use cube_testkit::{Frame, GrpcServer, H2Client, H2Upload, H2Wire, Response, Sandbox, within};
 use tokio::net::TcpListener;
 
 use crate::support::{Tls, patient, tls};
@@ -89,10 +89,10 @@ async fn echo(wire: &mut H2Wire, stream: u32, body: &[u8]) {
 }
 
 /// The call came back as it was sent, and the log says that it took two upstreams.
-async fn is_echoed(tls: &Tls, answer: &Answer, body: &[u8]) {
-    assert_eq!((answer.passed(200).trailers.get("grpc-status"), answer.clean), (Some("0"), true));
-    assert!(answer.body == body, "{} bytes came back", answer.body.len());
-    let line = tls.env.proxy.log_line(&answer.request_id()).await;
+async fn is_echoed(tls: &Tls, response: &Response, body: &[u8]) {
+    assert_eq!((response.passed(200).trailers.get("grpc-status"), response.clean), (Some("0"), true));
+    assert!(response.body == body, "{} bytes came back", response.body.len());
+    let line = tls.env.proxy.log_line(&response.request_id()).await;
     assert_eq!((line.field("retcode"), line.field("reason")), ("310200", "ok"));
     assert_eq!(line.field("upstream_addr").split(", ").count(), 2, "{}", line.field("upstream_addr"));
 }
@@ -129,7 +129,7 @@ async fn a_call_that_was_not_processed_goes_out_again_with_all_of_its_body() {
             let whole = [before, after].concat();
             assert_eq!(data(&mut second, 0, true).await, whole, "{what}");
             echo(&mut second, stream, &whole).await;
-            is_echoed(&tls, &call.answer().await, &whole).await;
+            is_echoed(&tls, &call.response().await, &whole).await;
         }
     }
 }
@@ -150,7 +150,7 @@ async fn a_whole_call_goes_out_again() {
         let (stream, again) = whole(&mut second).await;
         assert_eq!(again, body);
         echo(&mut second, stream, body).await;
-        is_echoed(&tls, &call.answer().await, body).await;
+        is_echoed(&tls, &call.response().await, body).await;
     }
 }
 
@@ -173,8 +173,8 @@ async fn a_call_that_may_have_been_processed_is_not_sent_again() {
         if how != "reset" && how != "cancel" {
             drop(first);
         }
-        let answer = call.answer().await;
-        assert_eq!(answer.retcode(), Some(310_509), "{how}: {}", answer.brief());
+        let response = call.response().await;
+        assert_eq!(response.retcode(), Some(310_509), "{how}: {}", response.brief());
         assert!(!server.has_another().await, "{how}: sent again");
     }
 }
@@ -191,8 +191,8 @@ async fn a_call_is_sent_twice_at_most() {
         head(&mut wire).await;
         wire.send(Frame::go_away(0, NO_ERROR).bytes()).await;
     }
-    let answer = call.answer().await;
-    assert_eq!((answer.retcode(), answer.headers.get("grpc-status")), (Some(310_509), Some("14")));
+    let response = call.response().await;
+    assert_eq!((response.retcode(), response.headers.get("grpc-status")), (Some(310_509), Some("14")));
     assert!(!server.has_another().await, "sent a third time");
 }
 
@@ -210,8 +210,8 @@ async fn a_call_with_a_body_too_large_to_keep_is_not_sent_again() {
     call.data(vec![7; 80 << 10], false).await.unwrap();
     data(&mut first, 80 << 10, false).await;
     first.send(Frame::reset(stream, REFUSED_STREAM).bytes()).await;
-    let answer = call.answer().await;
-    assert_eq!(answer.retcode(), Some(310_509), "{}", answer.brief());
+    let response = call.response().await;
+    assert_eq!(response.retcode(), Some(310_509), "{}", response.brief());
     assert!(!server.has_another().await, "sent again");
 }
 

@@ -197,11 +197,11 @@ async fn a_good_request_id_is_kept_and_a_bad_one_replaced() {
     let sandbox = env.sandbox(&origin).await;
     let (longest, too_long) = ("r".repeat(128), "r".repeat(129));
     for (sent, kept) in [("req-1/abc:def", true), (&longest, true), (&too_long, false), ("a b", false)] {
-        let answer = env.get_with(&sandbox, "/", &[("X-Cube-Request-Id", sent)]).await;
-        let id = answer.request_id();
+        let response = env.get_with(&sandbox, "/", &[("X-Cube-Request-Id", sent)]).await;
+        let id = response.request_id();
         assert_eq!(id == sent, kept, "{sent}");
         assert!(!id.is_empty() && id.len() <= 128 && id.bytes().all(|b| b.is_ascii_graphic()), "{id}");
-        assert_eq!(answer.seen().headers.all("X-Cube-Request-Id"), [id]);
+        assert_eq!(response.seen().headers.all("X-Cube-Request-Id"), [id]);
     }
 }
 

@@ -48,8 +48,8 @@ async fn an_own_answer_without_a_body_ends_its_http2_stream() {
     for (method, headers, status) in [("HEAD", &[][..], 502), ("POST", &grpc[..], 200)] {
         let mut request = client.open(method, &sandbox.host(), "/", headers).await;
         request.data("", true).await.unwrap();
-        let answer = request.outcome().await.expect("a whole answer");
-        assert_eq!((answer.status, answer.retcode()), (status, Some(310_509)), "{method}");
+        let response = request.outcome().await.expect("a whole answer");
+        assert_eq!((response.status, response.retcode()), (status, Some(310_509)), "{method}");
     }
 }
 
@@ -76,8 +76,8 @@ async fn a_head_is_refused_while_it_comes_in() {
         let mut client = env.client().await;
         client.send(begin).await;
         client.send(vec![b'a'; 40 * 1024]).await;
-        let answer = client.answer("GET").await;
-        assert_eq!((answer.status, answer.retcode()), (status, Some(310_000 + u32::from(status))));
+        let response = client.response("GET").await;
+        assert_eq!((response.status, response.retcode()), (status, Some(310_000 + u32::from(status))));
     }
 }
 
@@ -86,8 +86,8 @@ async fn more_fields_than_the_engine_takes_are_a_431_too() {
     let env = cube().await;
     let mut client = env.client().await;
     client.send(format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(300))).await;
-    let answer = client.answer("GET").await;
-    assert_eq!((answer.status, answer.retcode()), (431, Some(310_431)));
+    let response = client.response("GET").await;
+    assert_eq!((response.status, response.retcode()), (431, Some(310_431)));
 }
 
 #[tokio::test]
@@ -107,8 +107,8 @@ async fn an_answer_whose_length_is_ambiguous_is_no_answer() {
         "Content-Length: 2, 3",
     ] {
         let (mut client, host) = asked(&format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\nhi")).await;
-        let answer = client.call("GET", "/", &[("Host", &host)], "").await;
-        assert_eq!((answer.status, answer.retcode()), (502, Some(310_509)), "{framing}");
+        let response = client.call("GET", "/", &[("Host", &host)], "").await;
+        assert_eq!((response.status, response.retcode()), (502, Some(310_509)), "{framing}");
     }
 }
 
@@ -116,10 +116,10 @@ async fn an_answer_whose_length_is_ambiguous_is_no_answer() {
 async fn a_length_said_twice_is_said_once() {
     for framing in ["Content-Length: 2, 2", "Content-Length: 2\r\nContent-Length: 2"] {
         let (mut client, host) = asked(&format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\nhi")).await;
-        let answer = client.call("GET", "/", &[("Host", &host)], "").await;
-        answer.passed(200);
+        let response = client.call("GET", "/", &[("Host", &host)], "").await;
+        response.passed(200);
         assert_eq!(
-            (answer.headers.all("Content-Length"), &answer.body[..]),
+            (response.headers.all("Content-Length"), &response.body[..]),
             (vec!["2"], &b"hi"[..]),
             "{framing}"
         );
@@ -133,10 +133,10 @@ async fn an_early_answer_says_nothing_in_our_name() {
          HTTP/1.1 204 N\r\nTransfer-Encoding: chunked\r\n\r\n",
     )
     .await;
-    let answer = client.call("GET", "/", &[("Host", &host)], "").await;
-    answer.passed(204);
-    assert!(!answer.headers.has("Transfer-Encoding"), "{:?}", answer.headers);
-    let early = &answer.informational[0];
+    let response = client.call("GET", "/", &[("Host", &host)], "").await;
+    response.passed(204);
+    assert!(!response.headers.has("Transfer-Encoding"), "{:?}", response.headers);
+    let early = &response.informational[0];
     assert_eq!(early.headers.all("Link"), ["</a>"]);
     assert!(!early.headers.has("X-Cube-Retcode") && !early.headers.has("Transfer-Encoding"));
 }
@@ -149,8 +149,8 @@ async fn a_target_that_would_arrive_changed_is_refused() {
     for target in ["/a b", "/a\tb", "/a\x01b", "/a\x7fb", "/a\rb", "/a#b"] {
         let mut client = env.client().await;
         client.send(format!("GET {target} HTTP/1.1\r\nHost: {}\r\n\r\n", sandbox.host())).await;
-        let answer = client.answer("GET").await;
-        assert_eq!((answer.status, answer.retcode()), (400, Some(310_400)), "{target:?}");
+        let response = client.response("GET").await;
+        assert_eq!((response.status, response.retcode()), (400, Some(310_400)), "{target:?}");
     }
     assert_eq!(origin.count(), 0);
 }
@@ -163,6 +163,6 @@ async fn empty_lines_before_a_request_are_ignored() {
     let mut client = env.client().await;
     for _ in 0..2 {
         client.send(format!("\r\nGET /x HTTP/1.1\r\nHost: {}\r\n\r\n", sandbox.host())).await;
-        assert_eq!(client.answer("GET").await.passed(200).seen().target, "/x");
+        assert_eq!(client.response("GET").await.passed(200).seen().target, "/x");
     }
 }

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use cube_testkit::scripts::{self, Framing};
 use cube_testkit::serde_json::json;
-use cube_testkit::{Answer, Client, Exchange, Gate, Origin};
+use cube_testkit::{Client, Exchange, Gate, Origin, Response};
 use futures_util::future::join_all;
 
 use crate::support::{cube, limits, own, tls};
 
-/// Writes bytes on a fresh connection and reads the first answer.
-async fn raw(bytes: impl AsRef<[u8]>) -> Answer {
+/// Writes bytes on a fresh connection and reads the first response.
+async fn raw(bytes: impl AsRef<[u8]>) -> Response {
     let mut client = cube().await.client().await;
     client.send(bytes).await;
-    client.answer("GET").await
+    client.response("GET").await
 }
 
 #[tokio::test]
@@ -27,9 +27,9 @@ async fn an_http_1_0_client_gets_no_chunks_and_the_connection_ends() {
         let sandbox = env.sandbox(&origin).await;
         let mut client = env.client().await;
         client.send(format!("GET / HTTP/1.0\r\nHost: {}\r\n\r\n", sandbox.host())).await;
-        let answer = client.answer("GET").await;
-        assert!(!answer.headers.has("Transfer-Encoding"), "{framing:?}: {}", answer.brief());
-        assert_eq!((answer.status, answer.text().as_str()), (200, "onetwo"), "{framing:?}");
+        let response = client.response("GET").await;
+        assert!(!response.headers.has("Transfer-Encoding"), "{framing:?}: {}", response.brief());
+        assert_eq!((response.status, response.text().as_str()), (200, "onetwo"), "{framing:?}");
         assert!(client.ended().await, "{framing:?}");
     }
 }
@@ -53,9 +53,9 @@ async fn an_http_1_0_client_that_asks_for_it_keeps_its_connection() {
         client
             .send(format!("GET / HTTP/1.0\r\nHost: {}\r\nConnection: keep-alive\r\n\r\n", sandbox.host()))
             .await;
-        let answer = client.answer("GET").await;
-        assert_eq!(answer.text(), "ok");
-        if answer.headers.get("Connection").is_none_or(|value| !value.eq_ignore_ascii_case("keep-alive")) {
+        let response = client.response("GET").await;
+        assert_eq!(response.text(), "ok");
+        if response.headers.get("Connection").is_none_or(|value| !value.eq_ignore_ascii_case("keep-alive")) {
             // Keeping it is an offer of the server's; when it does not offer, it must close.
             assert!(client.ended().await);
             return;
@@ -80,11 +80,11 @@ async fn pipelined_requests_are_answered_in_order() {
     let mut client = env.client().await;
     client.send(bytes).await;
     for n in 0..5 {
-        let seen = client.answer("POST").await.passed(200).seen();
+        let seen = client.response("POST").await.passed(200).seen();
         assert_eq!((seen.target, seen.body), (format!("/{n}"), n.to_string().into_bytes()));
     }
-    client.answer("GET").await.is_not_found();
-    assert_eq!(client.answer("GET").await.seen().target, "/last");
+    client.response("GET").await.is_not_found();
+    assert_eq!(client.response("GET").await.seen().target, "/last");
 }
 
 #[tokio::test]
@@ -120,8 +120,8 @@ async fn a_request_with_two_ways_to_tell_its_length_is_refused() {
                 sandbox.host()
             ))
             .await;
-        let answer = client.answer("POST").await;
-        assert_eq!(answer.status, 400, "{framing}");
+        let response = client.response("POST").await;
+        assert_eq!(response.status, 400, "{framing}");
         // What follows on such a connection cannot be told apart, so nothing of it is served.
         assert!(client.ended().await, "{framing}");
     }
@@ -135,8 +135,8 @@ async fn the_same_content_length_twice_is_forwarded_once() {
     let origin = Origin::echo().await;
     let sandbox = env.sandbox(&origin).await;
     let head = format!("POST / HTTP/1.1\r\nHost: {}\r\n", sandbox.host());
-    let answer = raw(format!("{head}Content-Length: 4\r\nContent-Length: 4\r\n\r\nbody")).await;
-    let seen = answer.passed(200).seen();
+    let response = raw(format!("{head}Content-Length: 4\r\nContent-Length: 4\r\n\r\nbody")).await;
+    let seen = response.passed(200).seen();
     assert_eq!((seen.headers.all("Content-Length"), seen.body.as_slice()), (vec!["4"], &b"body"[..]));
 }
 
@@ -186,8 +186,8 @@ async fn a_chunked_request_that_does_not_follow_the_grammar_is_refused() {
             } else {
                 client.send(format!("{head}{body}{smuggled}")).await;
             }
-            let answer = client.answer("POST").await;
-            assert_eq!((answer.status, answer.retcode()), (400, Some(310_400)), "{case}");
+            let response = client.response("POST").await;
+            assert_eq!((response.status, response.retcode()), (400, Some(310_400)), "{case}");
             assert!(client.ended().await, "{case}");
         }
     }
@@ -224,14 +224,14 @@ async fn requests_of_every_framing_are_told_apart_wherever_they_are_cut() {
             client.send(piece).await;
         }
         for (line, _, _, body) in &requests {
-            let seen = client.answer("POST").await.passed(200).seen();
+            let seen = client.response("POST").await.passed(200).seen();
             assert_eq!(format!("{} {}", seen.method, seen.target), *line, "{size}");
             assert_eq!(seen.body, body.as_bytes(), "{line}, {size}");
         }
     }
 }
 
-/// What the engine would change in a request line is refused in a request that was sent ahead too.
+/// What Pingora would change in a request line is refused in a request that was sent ahead too.
 #[tokio::test]
 async fn a_target_that_would_be_changed_is_refused_when_it_was_sent_ahead() {
     let env = cube().await;
@@ -244,8 +244,8 @@ async fn a_target_that_would_be_changed_is_refused_when_it_was_sent_ahead() {
         let first = first.replace("{host}", &host);
         let mut client = env.client().await;
         client.send(format!("{first}GET /a b HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
-        client.answer("GET").await.passed(200);
-        assert_eq!(client.answer("GET").await.status, 400, "{first}");
+        client.response("GET").await.passed(200);
+        assert_eq!(client.response("GET").await.status, 400, "{first}");
     }
 }
 
@@ -255,8 +255,8 @@ async fn methods_that_make_no_sense_here_are_refused() {
     let origin = Origin::echo().await;
     let host = env.sandbox(&origin).await.host();
     for line in [format!("CONNECT {host}:80"), "TRACE /".to_owned()] {
-        let answer = raw(format!("{line} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
-        assert_eq!(answer.status, 405, "{line}");
+        let response = raw(format!("{line} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        assert_eq!(response.status, 405, "{line}");
     }
     assert_eq!(origin.count(), 0);
 }
@@ -270,12 +270,12 @@ async fn chunk_framing_of_the_request_is_not_forwarded_with_trailers() {
     })
     .await;
     let sandbox = env.sandbox(&origin).await;
-    let answer = raw(format!(
+    let response = raw(format!(
         "POST / HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n4;ext=1\r\nbody\r\n0\r\nX-Sum: 1\r\n\r\n",
         sandbox.host()
     ))
     .await;
-    assert_eq!(answer.passed(200).text(), "body");
+    assert_eq!(response.passed(200).text(), "body");
     assert!(!origin.last().headers.has("Trailer"));
 }
 
@@ -296,10 +296,10 @@ async fn a_refused_request_with_a_body_gets_its_whole_answer() {
     let origin = Origin::echo().await;
     let host = env.sandbox(&origin).await.host();
     let mut client = env.client().await;
-    let answer = client.call("POST", "/", &[("Host", &env.nobody().host())], "a body").await;
-    answer.is_not_found();
+    let response = client.call("POST", "/", &[("Host", &env.nobody().host())], "a body").await;
+    response.is_not_found();
     // With the body unread the proxy may end the connection, but it must say so; or it goes on.
-    if answer.headers.get("Connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
+    if response.headers.get("Connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
         assert!(client.ended().await);
     } else {
         client.call("GET", "/", &[("Host", &host)], "").await.passed(200);
@@ -326,17 +326,17 @@ async fn requests_that_are_sent_ahead_are_each_read_right_wherever_the_reads_cut
     let one = |n: usize| format!("GET /{n} HTTP/1.1\r\nHost: {}\r\n\r\n", sandbox.host());
     client.send((0..300).map(one).collect::<String>()).await;
     for n in 0..300 {
-        assert_eq!(client.answer("GET").await.passed(200).seen().target, format!("/{n}"));
+        assert_eq!(client.response("GET").await.passed(200).seen().target, format!("/{n}"));
     }
 }
 
-/// Asks for a sandbox that is not there, and writes its body on after the whole answer has come and
+/// Asks for a sandbox that is not there, and writes its body on after the whole response has come and
 /// the proxy has ended its side.
 async fn writes_on_after_a_refusal(mut client: Client, framing: &str) {
     let host = cube().await.nobody().host();
     client.send(format!("POST / HTTP/1.1\r\nHost: {host}\r\n{framing}\r\n\r\n")).await;
-    let answer = client.answer("POST").await;
-    assert_eq!((answer.status, answer.retcode()), (404, Some(310_507)), "{framing}");
+    let response = client.response("POST").await;
+    assert_eq!((response.status, response.retcode()), (404, Some(310_507)), "{framing}");
     assert!(client.ended().await, "{framing}");
     for piece in 0..200 {
         let sent = client.wire().send_chunk("x".repeat(32)).await;
@@ -367,16 +367,16 @@ async fn the_rest_of_a_head_that_came_in_with_the_request_before_is_due_as_any()
     for first in first {
         let mut client = env.client().await;
         client.send(format!("{first}GET / HTTP/1.1\r\nHos")).await;
-        client.answer("GET").await.passed(200);
-        let late = client.answer("GET").await;
+        client.response("GET").await.passed(200);
+        let late = client.response("GET").await;
         assert_eq!((late.status, late.retcode()), (408, Some(310_408)), "{first}");
         assert!(client.ended().await);
         // Nor does it keep one that is sent in time from being served.
         let mut client = env.client().await;
         client.send(format!("{first}GET / HTTP/1.1\r\nHos")).await;
-        client.answer("GET").await.passed(200);
+        client.response("GET").await.passed(200);
         client.send(format!("t: {host}\r\n\r\n")).await;
-        client.answer("GET").await.passed(200);
+        client.response("GET").await.passed(200);
     }
 }
 
@@ -399,9 +399,9 @@ async fn an_http_1_0_client_gets_no_interim_response_and_its_expect_stays_here()
                 "POST / HTTP/{version}\r\nHost: {host}\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody"
             ))
             .await;
-        let answer = client.answer("POST").await;
-        assert_eq!(answer.passed(200).text(), "body", "HTTP/{version}");
-        assert_eq!(answer.informational.len(), interim, "HTTP/{version}");
+        let response = client.response("POST").await;
+        assert_eq!(response.passed(200).text(), "body", "HTTP/{version}");
+        assert_eq!(response.informational.len(), interim, "HTTP/{version}");
         assert_eq!(origin.last().headers.has("Expect"), version == "1.1");
     }
 }
@@ -426,23 +426,23 @@ async fn the_version_of_a_response_is_the_proxys_whatever_the_origin_speaks() {
                     "POST / HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
                 ))
                 .await;
-            let answer = client.answer("POST").await;
-            assert_eq!(answer.passed(200).text(), "ok", "{fields:?}");
-            assert_eq!(answer.version, "HTTP/1.1", "{fields:?}");
+            let response = client.response("POST").await;
+            assert_eq!(response.passed(200).text(), "ok", "{fields:?}");
+            assert_eq!(response.version, "HTTP/1.1", "{fields:?}");
         }
         // A body without a length or chunks is the end of an HTTP/1.0 origin's connection.
         let mut old = env.client().await;
         old.send(format!("HEAD / HTTP/1.0\r\nHost: {host}\r\n\r\n")).await;
-        let answer = old.answer("HEAD").await;
-        assert_eq!((answer.passed(200).version.as_str(), answer.body.len()), ("HTTP/1.1", 0));
+        let response = old.response("HEAD").await;
+        assert_eq!((response.passed(200).version.as_str(), response.body.len()), ("HTTP/1.1", 0));
     }
     // There is no upgrade in HTTP/1.0.
     let origin =
         Origin::raw("HTTP/1.0 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n").await;
     let host = env.sandbox(&origin).await.host();
-    let answer =
+    let response =
         raw(format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")).await;
-    assert_eq!((answer.status, answer.retcode()), (502, Some(310_509)));
+    assert_eq!((response.status, response.retcode()), (502, Some(310_509)));
 }
 
 /// RFC 9110, 15.5.22: a 426 says to which protocol, and 7.8: in a header that is nominated.
@@ -456,26 +456,26 @@ async fn the_upgrade_of_a_426_reaches_clients_that_can_do_it() {
         let mut client = env.client().await;
         // On the kept connection too, and in what comes after it there is nothing of it.
         for _ in 0..2 {
-            let answer = client.call("GET", "/", &[("Host", &host)], "").await;
-            assert_eq!(answer.passed(426).text(), "upgrade");
+            let response = client.call("GET", "/", &[("Host", &host)], "").await;
+            assert_eq!(response.passed(426).text(), "upgrade");
             let want = if kept { vec![upgrade] } else { vec![] };
-            assert_eq!(answer.headers.all("Upgrade"), want);
-            let connection = answer.headers.all("Connection").join(",").to_ascii_lowercase();
+            assert_eq!(response.headers.all("Upgrade"), want);
+            let connection = response.headers.all("Connection").join(",").to_ascii_lowercase();
             assert_eq!(connection.contains("upgrade"), kept, "{connection}");
             let other = client.call("GET", "/", &[("Host", &env.nobody().host())], "").await;
             assert!(!other.headers.all("Connection").join(",").to_ascii_lowercase().contains("upgrade"));
         }
         let mut old = env.client().await;
         old.send(format!("GET / HTTP/1.0\r\nHost: {host}\r\n\r\n")).await;
-        assert!(!old.answer("GET").await.passed(426).headers.has("Upgrade"));
+        assert!(!old.response("GET").await.passed(426).headers.has("Upgrade"));
     }
     let tls = tls().await;
     let origin = Origin::replying(426, &[("Upgrade", "websocket"), ("Connection", "Upgrade")], "").await;
     let host = tls.env.sandbox(&origin).await.host();
-    let answer = tls.h2().await.get(&host, "/", &[]).await;
-    assert!(!answer.passed(426).headers.has("Upgrade"));
-    let answer = tls.h1().await.call("GET", "/", &[("Host", &host)], "").await;
-    assert_eq!(answer.passed(426).headers.all("Upgrade"), ["websocket"]);
+    let response = tls.h2().await.get(&host, "/", &[]).await;
+    assert!(!response.passed(426).headers.has("Upgrade"));
+    let response = tls.h1().await.call("GET", "/", &[("Host", &host)], "").await;
+    assert_eq!(response.passed(426).headers.all("Upgrade"), ["websocket"]);
 }
 
 /// RFC 9112, 2.2: an empty line before a request is ignored. It is no request that has begun.
@@ -493,15 +493,15 @@ async fn an_empty_line_after_a_body_is_ignored_and_starts_no_clock() {
         let case = format!("{with:?}, {later:?} after {first}");
         let mut client = env.client().await;
         client.send(format!("{first}{with}")).await;
-        client.answer("POST").await.passed(200);
+        client.response("POST").await.passed(200);
         client.send(later).await;
         let quiet = tokio::time::timeout(3 * HEADER_TIMEOUT, client.wire().some(1)).await;
         assert!(quiet.is_err(), "{case}: {quiet:?}");
         client.send(&get).await;
-        client.answer("GET").await.passed(200);
+        client.response("GET").await.passed(200);
         // The head itself has its clock.
         client.send("\r\nGET / HTTP/1.1\r\n").await;
-        assert_eq!(client.answer("GET").await.status, 408, "{case}");
+        assert_eq!(client.response("GET").await.status, 408, "{case}");
     };
     // What comes with the body, and what a moment later.
     let lines = [("\r\n", ""), ("\n", ""), ("\r\n\r\n", ""), ("\r", "\n"), ("", "\r\n"), ("\r\n", "\r\n")];
@@ -516,11 +516,11 @@ async fn an_empty_line_after_a_body_is_ignored_and_starts_no_clock() {
             client.send([*byte]).await;
         }
         client.send(format!("{get}{bytes}{get}")).await;
-        client.answer("GET").await.passed(200);
-        client.answer("GET").await.passed(200);
+        client.response("GET").await.passed(200);
+        client.response("GET").await.passed(200);
     }
     // A CR alone is no line.
     let mut client = env.client().await;
     client.send(format!("\r{get}")).await;
-    assert_eq!(client.answer("GET").await.status, 400);
+    assert_eq!(client.response("GET").await.status, 400);
 }

@@ -5,8 +5,8 @@ use cube_testkit::{By, Exchange, Gate, Origin};
 use crate::support::tls;
 
 /// An HTTP/2 client ends a body of unknown length with an empty DATA frame. Towards an HTTP/1.1
-/// application the engine alone would then write the chunked terminator twice; the second becomes
-/// the first "request" of whoever gets that pooled connection next, and every answer shifts by one.
+/// application Pingora alone would then write the chunked terminator twice; the second becomes
+/// the first "request" of whoever gets that pooled connection next, and every response shifts by one.
 #[tokio::test]
 async fn an_upload_that_ends_with_an_empty_frame_shifts_nobodys_answer() {
     let tls = tls().await;
@@ -18,11 +18,11 @@ async fn an_upload_that_ends_with_an_empty_frame_shifts_nobodys_answer() {
     for round in 0..30 {
         let mut upload = client.open("POST", &host, "/upload", &[]).await;
         upload.data(format!("body {round}"), false).await.unwrap();
-        // The terminator must come on its own, or the engine would have joined it to the data.
+        // The terminator must come on its own, or Pingora would have joined it to the data.
         origin_has(&origin, round).await;
         upload.data("", true).await.unwrap();
-        let answer = upload.answer().await;
-        assert_eq!(answer.passed(200).seen().body, format!("body {round}").into_bytes());
+        let response = upload.response().await;
+        assert_eq!(response.passed(200).seen().body, format!("body {round}").into_bytes());
         for n in 0..5 {
             let target = format!("/own-{round}-{n}");
             let seen = if n % 2 == 0 {
@@ -70,8 +70,8 @@ async fn one_connection_carries_requests_for_many_sandboxes() {
 #[tokio::test]
 async fn an_unknown_sandbox_is_not_found_over_http_2_too() {
     let tls = tls().await;
-    let answer = tls.h2().await.get(&tls.env.nobody().host(), "/", &[]).await;
-    answer.is_not_found();
+    let response = tls.h2().await.get(&tls.env.nobody().host(), "/", &[]).await;
+    response.is_not_found();
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn a_frame_of_the_client_is_at_the_application_at_once() {
         arrived.pass().await;
     }
     upload.data("", true).await.unwrap();
-    assert_eq!(upload.answer().await.text(), "onetwothree");
+    assert_eq!(upload.response().await.text(), "onetwothree");
 }
 
 #[tokio::test]
@@ -115,8 +115,8 @@ async fn a_cut_answer_is_a_reset_stream_and_other_streams_go_on() {
     let good = Origin::echo().await;
     let (cut, good) = (tls.env.sandbox(&origin).await, tls.env.sandbox(&good).await);
     let client = tls.h2().await;
-    let answer = client.get(&cut.host(), "/", &[]).await;
-    assert!(!answer.clean, "{}", answer.brief());
+    let response = client.get(&cut.host(), "/", &[]).await;
+    assert!(!response.clean, "{}", response.brief());
     client.get(&good.host(), "/", &[]).await.passed(200);
 }
 
@@ -158,7 +158,7 @@ async fn a_request_that_ends_with_its_head_says_so_in_http_1_1() {
     }
     let mut upload = client.open("POST", &host, "/", &[]).await;
     upload.data("body", true).await.unwrap();
-    let seen = upload.answer().await.passed(200).seen();
+    let seen = upload.response().await.passed(200).seen();
     assert_eq!((seen.body.as_slice(), seen.headers.has("Content-Length")), (&b"body"[..], false));
 }
 

@@ -12,8 +12,8 @@ use crate::support::{patient, tls};
 /// `connections` with `streams` each; every request is open before the first is answered.
 async fn all_at_once(connections: usize, streams: usize) {
     let tls = patient().await;
-    let answer = Arc::new(Semaphore::new(0));
-    let go = Arc::clone(&answer);
+    let response = Arc::new(Semaphore::new(0));
+    let go = Arc::clone(&response);
     let origin = Origin::scripted(move |exchange: Exchange| {
         let go = Arc::clone(&go);
         async move {
@@ -39,9 +39,9 @@ async fn all_at_once(connections: usize, streams: usize) {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), arrived).await.expect("all requests open at once");
-    answer.add_permits(1);
+    response.add_permits(1);
     for (request, target) in open {
-        assert_eq!(request.answer().await.passed(200).text(), target);
+        assert_eq!(request.response().await.passed(200).text(), target);
     }
 }
 
@@ -127,7 +127,7 @@ async fn a_body_that_comes_back_as_it_goes_does_not_stall() {
     let host = tls.env.sandbox(&origin).await.host();
     let mut upload = tls.h2().await.open("POST", &host, "/", &[]).await;
     upload.data("begin", false).await.unwrap();
-    let (mut sending, mut answer) = upload.split().await;
+    let (mut sending, mut response) = upload.split().await;
     let sender = tokio::spawn(async move {
         for _ in 0..640 {
             sending.data(vec![7; 1 << 15], false).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_body_that_comes_back_as_it_goes_does_not_stall() {
         sending.data("", true).await.unwrap();
     });
     let mut bytes = 0;
-    while let Some(piece) = answer.piece().await.expect("no reset") {
+    while let Some(piece) = response.piece().await.expect("no reset") {
         bytes += piece.len();
     }
     sender.await.unwrap();

@@ -23,9 +23,9 @@ enum Asks {
     /// Nothing: the connection lives on.
     Nothing,
     /// The request on stream 1 is answered.
-    Answer,
+    Response,
 }
-use Asks::{Answer, ConnectionError, Nothing, StreamError};
+use Asks::{ConnectionError, Nothing, Response, StreamError};
 
 /// What the proxy did.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Asks {
             (StreamError(code), Did::Reset(1, got)) => code == *got,
             (StreamError(PROTOCOL), Did::Answered(1, Some(400))) => true,
             (Nothing, Did::LivedOn) => true,
-            (Answer, Did::Answered(1, Some(200))) => true,
+            (Response, Did::Answered(1, Some(200))) => true,
             _ => false,
         }
     }
@@ -105,7 +105,7 @@ fn rules(host: &str) -> Vec<Rule> {
         rule("4.1", "an unknown frame is ignored", &[any(0x42, 0xff, 0, b"what")], Nothing),
         rule("4.1", "an unknown flag is ignored", &[any(Frame::PING, 0x10, 0, b"12345678")], Nothing),
         rule("4.1", "the reserved bit is ignored", &[any(Frame::PING, 0, 1 << 31, b"12345678")], Nothing),
-        rule("4.2", "a frame of 16,384 bytes is taken", &[post(1, &[]), Frame::data(1, &[0; 1 << 14], true)], Answer),
+        rule("4.2", "a frame of 16,384 bytes is taken", &[post(1, &[]), Frame::data(1, &[0; 1 << 14], true)], Response),
         rule("4.2", "a longer one is not", &[post(1, &[]), Frame::data(1, &[0; (1 << 14) + 1], true)], ConnectionError(FRAME_SIZE)),
         rule("4.2", "nor one with headers", &[any(Frame::HEADERS, 5, 1, &[0; (1 << 14) + 1])], ConnectionError(FRAME_SIZE)),
         rule("4.3", "a block that does not decode", &[any(Frame::HEADERS, 5, 1, &[0x80])], ConnectionError(COMPRESSION)),
@@ -130,7 +130,7 @@ fn rules(host: &str) -> Vec<Rule> {
         // 6: what each frame looks like
         rule("6.1", "DATA of the connection", &[Frame::data(0, b"x", false)], ConnectionError(PROTOCOL)),
         rule("6.1", "padding that is longer than its frame", &[post(1, &[]), any(Frame::DATA, 9, 1, b"\x09abc")], ConnectionError(PROTOCOL)),
-        rule("6.1", "padding is no body", &[post(1, &[("content-length", "1")]), any(Frame::DATA, 9, 1, b"\x03x\0\0\0")], Answer),
+        rule("6.1", "padding is no body", &[post(1, &[("content-length", "1")]), any(Frame::DATA, 9, 1, b"\x03x\0\0\0")], Response),
         rule("6.2", "headers of the connection", &[get(0, &[])], ConnectionError(PROTOCOL)),
         rule("6.2", "padding that is longer than its frame", &[any(Frame::HEADERS, 0xd, 1, b"\x09abc")], ConnectionError(PROTOCOL)),
         rule("6.3", "PRIORITY of the connection", &[any(Frame::PRIORITY, 0, 0, &[0, 0, 0, 1, 9])], ConnectionError(PROTOCOL)),
@@ -150,21 +150,21 @@ fn rules(host: &str) -> Vec<Rule> {
         rule("6.7", "PING of six bytes", &[any(Frame::PING, 0, 0, &[0; 6])], ConnectionError(FRAME_SIZE)),
         rule("6.7", "an acknowledgement that nobody waits for", &[any(Frame::PING, 1, 0, &[0; 8])], Nothing),
         rule("6.8", "GOAWAY of a stream", &[any(Frame::GOAWAY, 0, 1, &[0; 8])], ConnectionError(PROTOCOL)),
-        rule("6.8", "a client that goes away still gets its answer", &[get(1, &[]), any(Frame::GOAWAY, 0, 0, &[0; 8])], Answer),
+        rule("6.8", "a client that goes away still gets its answer", &[get(1, &[]), any(Frame::GOAWAY, 0, 0, &[0; 8])], Response),
         rule("6.9", "no more window of the connection", &[Frame::window(0, 0)], ConnectionError(PROTOCOL)),
         rule("6.9", "no more window of a stream", &[post(1, &[(":path", "/hang")]), Frame::window(1, 0)], StreamError(PROTOCOL)),
         rule("6.9", "WINDOW_UPDATE of three bytes", &[any(Frame::WINDOW_UPDATE, 0, 0, &[0, 0, 1])], ConnectionError(FRAME_SIZE)),
         rule("6.9.1", "a window of the connection over 2^31-1", &[Frame::window(0, i32::MAX as u32), Frame::window(0, i32::MAX as u32)], ConnectionError(FLOW_CONTROL)),
         rule("6.9.1", "one of a stream", &[post(1, &[(":path", "/hang")]), Frame::window(1, i32::MAX as u32), Frame::window(1, i32::MAX as u32)], StreamError(FLOW_CONTROL)),
         rule("6.9.2", "settings that push a window over it", &[post(1, &[(":path", "/hang")]), Frame::window(1, 1 << 30), Frame::settings(&[(4, i32::MAX as u32)])], ConnectionError(FLOW_CONTROL)),
-        rule("6.10", "a block in parts", &[half(1), any(Frame::CONTINUATION, 0, 1, &get_block[20..30]), any(Frame::CONTINUATION, 4, 1, &get_block[30..])], Answer),
+        rule("6.10", "a block in parts", &[half(1), any(Frame::CONTINUATION, 0, 1, &get_block[20..30]), any(Frame::CONTINUATION, 4, 1, &get_block[30..])], Response),
         rule("6.10", "CONTINUATION of the connection", &[half(1), any(Frame::CONTINUATION, 4, 0, &get_block[20..])], ConnectionError(PROTOCOL)),
         rule("6.10", "CONTINUATION of a whole block", &[post(1, &[(":path", "/hang")]), any(Frame::CONTINUATION, 4, 1, &get_block)], ConnectionError(PROTOCOL)),
         rule("6.10", "DATA within a block", &[half(0), Frame::data(1, b"x", true)], ConnectionError(PROTOCOL)),
         // 8: requests
         rule("8.1", "headers in the middle that are not the last", &[post(1, &[]), post(1, &[])], StreamError(PROTOCOL)),
         rule("8.1", "trailers with a pseudo field", &[post(1, &[]), Frame::headers(1, &[(":path", "/")], true)], StreamError(PROTOCOL)),
-        rule("8.1", "trailers", &[post(1, &[]), Frame::data(1, b"x", false), Frame::headers(1, &[("x-end", "1")], true)], Answer),
+        rule("8.1", "trailers", &[post(1, &[]), Frame::data(1, b"x", false), Frame::headers(1, &[("x-end", "1")], true)], Response),
         rule("8.1.1", "a body that is shorter than it says", &[post(1, &[("content-length", "5")]), Frame::data(1, b"abc", true)], StreamError(PROTOCOL)),
         rule("8.1.1", "a body that is longer than it says", &[post(1, &[("content-length", "2")]), Frame::data(1, b"ab", false), Frame::data(1, b"c", true)], StreamError(PROTOCOL)),
         rule("8.1.1", "a body where none is said", &[get(1, &[("content-length", "2")])], StreamError(PROTOCOL)),
@@ -228,7 +228,7 @@ async fn watch(wire: &mut H2Wire) -> Did {
             Frame::GOAWAY if frame.code() != Some(0) => return Did::GoneAway(frame.code().unwrap()),
             Frame::RST_STREAM => return Did::Reset(frame.stream, frame.code().unwrap()),
             Frame::HEADERS => return Did::Answered(frame.stream, frame.status()),
-            // The answer to a request comes from further away than the one to a probe.
+            // The response to a request comes from further away than the one to a probe.
             Frame::PING if frame.payload == probe && lived_on => return Did::LivedOn,
             Frame::PING if frame.payload == probe => {
                 lived_on = true;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::json;
 use cube_testkit::{
-    Answer, BlackHole, By, Client, Env, Exchange, Gate, Origin, Sandbox, eventually, never, scripts,
+    BlackHole, By, Client, Env, Exchange, Gate, Origin, Response, Sandbox, eventually, never, scripts,
     unique_id, within,
 };
 
@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type Doing = std::pin::Pin<Box<dyn Future<Output = std::io::Result<Exchange>> + Send>>;
 
-/// The beginning of an answer that never comes to its end; the connection stays until the other
+/// The beginning of a response that never comes to its end; the connection stays until the other
 /// side ends it.
 fn endless(framing: scripts::Framing) -> impl Fn(Exchange) -> Doing + Send + Sync + 'static {
     move |mut exchange| {
@@ -50,8 +50,8 @@ async fn ends_upstream(origin: &Origin) {
 }
 
 #[track_caller]
-fn is_gone(answer: &Answer) {
-    answer.is_own(410, 310_410, r#"{"error":"gone"}"#);
+fn is_gone(response: &Response) {
+    response.is_own(410, 310_410, r#"{"error":"gone"}"#);
 }
 
 #[tokio::test]
@@ -66,10 +66,10 @@ async fn a_stream_of_any_framing_is_cut_and_not_ended() {
             let head = client.head().await;
             assert_eq!(head.status, 200);
             let id = head.request_id();
-            let answer = end(env, &sandbox, "killed", client.body(head, "GET")).await;
-            assert!(!answer.clean, "{framing:?} {version}: {}", answer.brief());
+            let response = end(env, &sandbox, "killed", client.body(head, "GET")).await;
+            assert!(!response.clean, "{framing:?} {version}: {}", response.brief());
             // The kill may overtake the first piece; nothing else comes through.
-            assert!("one\n".starts_with(&answer.text()), "{framing:?} {version}: {}", answer.brief());
+            assert!("one\n".starts_with(&response.text()), "{framing:?} {version}: {}", response.brief());
             ends_upstream(&origin).await;
             let line = env.proxy.log_line(&id).await;
             assert_eq!((line.field("retcode"), line.field("reason")), ("310200", "killed"));
@@ -93,10 +93,10 @@ async fn under_tls_a_cut_is_no_clean_end_either() {
         let mut client = tls.h1().await;
         client.send(format!("GET / {version}\r\nHost: {}\r\n\r\n", sandbox.host())).await;
         let head = client.head().await;
-        let answer = end(env, &sandbox, "killed", client.body(head, "GET")).await;
-        assert!(!answer.clean, "{framing:?} {version}: {}", answer.brief());
+        let response = end(env, &sandbox, "killed", client.body(head, "GET")).await;
+        assert!(!response.clean, "{framing:?} {version}: {}", response.brief());
         // The kill may overtake the first piece; nothing else comes through.
-        assert!("one\n".starts_with(&answer.text()), "{framing:?} {version}: {}", answer.brief());
+        assert!("one\n".starts_with(&response.text()), "{framing:?} {version}: {}", response.brief());
         ends_upstream(&origin).await;
     }
 }
@@ -134,7 +134,7 @@ async fn requests_that_are_held_or_still_connecting_are_ended_too() {
             Ok(None) | Err(_) => assert_eq!(state, "running"),
         }
         match other {
-            Ok(answer) => is_gone(&answer),
+            Ok(response) => is_gone(&response),
             Err(error) => assert!(error.is_reset(), "{error:?}"),
         }
     }
@@ -163,11 +163,11 @@ async fn a_request_that_waits_for_its_answer_is_told() {
         let mut client = env.client().await;
         client.send(format!("{head}Host: {}\r\n\r\n", sandbox.host())).await;
         origin.wait_for(before + 1).await;
-        let answer = end(env, &sandbox, state, client.answer("GET")).await;
-        is_gone(&answer);
+        let response = end(env, &sandbox, state, client.response("GET")).await;
+        is_gone(&response);
         assert!(client.ended().await, "the connection goes on");
         ends_upstream(&origin).await;
-        let line = env.proxy.log_line(&answer.request_id()).await;
+        let line = env.proxy.log_line(&response.request_id()).await;
         assert_eq!((line.field("retcode"), line.field("reason")), ("310410", "killed"));
     }
 }
@@ -209,20 +209,20 @@ async fn streams_of_http2_are_reset_and_their_neighbours_go_on() {
     patient.wait_for(1).await;
     // Reset before the head was read, or after.
     match end(env, &sandbox, "killed", stream.outcome()).await {
-        Ok(answer) => assert!(!answer.clean, "{}", answer.brief()),
+        Ok(response) => assert!(!response.clean, "{}", response.brief()),
         Err(error) => assert!(error.is_reset(), "{error:?}"),
     }
     ends_upstream(&origin).await;
     assert_eq!(env.proxy.log_line(&id).await.field("reason"), "killed");
-    // Without an answer yet: told, or reset.
+    // Without a response yet: told, or reset.
     match end(env, &waiting_for, "killed", waiting.outcome()).await {
-        Ok(answer) => is_gone(&answer),
+        Ok(response) => is_gone(&response),
         Err(error) => assert!(error.is_reset(), "{error:?}"),
     }
     ends_upstream(&silent).await;
     gate.open();
     gate.open();
-    let other = other.answer().await;
+    let other = other.response().await;
     assert_eq!((other.text().as_str(), other.clean), ("one\ntwo\n", true));
 }
 
@@ -272,7 +272,7 @@ async fn an_upload_that_nobody_reads_is_ended_too() {
     origin.wait_for(1).await;
     never("the upload to end", Duration::from_millis(500), || upload.is_finished()).await;
     let seen = end(env, &sandbox, "killed", upload).await.unwrap();
-    // The answer may be lost with what was still on its way.
+    // The response may be lost with what was still on its way.
     if let Ok(Some(head)) = seen {
         assert_eq!(head.retcode(), Some(310_410));
     }
@@ -305,8 +305,8 @@ async fn deleting_its_metadata_ends_what_runs_to_it() {
     let head = client.head().await;
     let at = Instant::now();
     let body = json!({ "sandbox_id": sandbox.id }).to_string();
-    let answer = env.proxy.admin("POST", "/admin/meta/delete", &body).await;
-    assert_eq!(answer.text(), r#"{"ok":true,"backend_cache_deleted":1}"#);
+    let response = env.proxy.admin("POST", "/admin/meta/delete", &body).await;
+    assert_eq!(response.text(), r#"{"ok":true,"backend_cache_deleted":1}"#);
     assert!(!client.body(head, "GET").await.clean);
     assert!(at.elapsed() < SECOND, "{:?}", at.elapsed());
 }
@@ -342,8 +342,8 @@ async fn a_client_that_sends_its_next_request_early_is_told_once() {
     let one = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", sandbox.host());
     client.send(format!("{one}{one}")).await;
     origin.wait_for(1).await;
-    let answer = end(env, &sandbox, "killed", client.answer("GET")).await;
-    is_gone(&answer);
+    let response = end(env, &sandbox, "killed", client.response("GET")).await;
+    is_gone(&response);
     // The second was never read; the connection ends.
     match client.try_head().await {
         Ok(None) | Err(_) => {}

@@ -30,7 +30,7 @@ async fn upload(env: &Env, sandbox: &Sandbox, size: usize) {
     for _ in 0..size / PIECE {
         client.send(&piece).await;
     }
-    assert_eq!(client.answer("POST").await.passed(200).text(), length);
+    assert_eq!(client.response("POST").await.passed(200).text(), length);
 }
 
 #[tokio::test]

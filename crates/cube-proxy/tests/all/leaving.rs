@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cube_testkit::scripts::{self, Framing};
 use cube_testkit::{
-    Client, Env, Exchange, Gate, H2Answer, H2Client, H2Upload, Origin, eventually, unique_id,
+    Client, Env, Exchange, Gate, H2Client, H2Response, H2Upload, Origin, eventually, unique_id,
 };
 
 use crate::support::{A_SECOND, Tls, tls};
@@ -14,15 +14,15 @@ use crate::support::{A_SECOND, Tls, tls};
 /// What a request is doing when its client leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Nothing of the answer has come.
+    /// Nothing of the response has come.
     BeforeHead,
     /// The application is waiting for more of the body.
     Uploading,
     /// The application takes no more of the body, and the buffers on the way are full.
     UploadBlocked,
-    /// A piece of the answer has come, and the next is late.
+    /// A piece of the response has come, and the next is late.
     Downloading,
-    /// The client takes no more of the answer, and the buffers on the way are full.
+    /// The client takes no more of the response, and the buffers on the way are full.
     DownloadBlocked,
     /// Both at once.
     BothWays,
@@ -110,7 +110,7 @@ async fn application(phase: Phase, stuck: &Gate, look: &Gate) -> Origin {
 enum Request {
     H1(Client),
     Asked(H2Client, H2Upload),
-    Begun(H2Client, H2Answer),
+    Begun(H2Client, H2Response),
 }
 
 async fn begin(tls: &Tls, leaves: Leaves, phase: Phase, host: &str, id: &str) -> Request {
@@ -146,9 +146,9 @@ async fn begin(tls: &Tls, leaves: Leaves, phase: Phase, host: &str, id: &str) ->
     if !phase.uploads() {
         let asked = client.ask(host, "/", &headers).await;
         if phase == Phase::Downloading {
-            let mut answer = asked.begun().await;
-            assert_eq!(answer.piece().await.unwrap().unwrap(), "first");
-            return Request::Begun(client, answer);
+            let mut response = asked.begun().await;
+            assert_eq!(response.piece().await.unwrap().unwrap(), "first");
+            return Request::Begun(client, response);
         }
         return Request::Asked(client, asked);
     }
@@ -196,8 +196,8 @@ async fn ends_the_request_at_the_application_in_every_phase() {
                     client.get(&tls.env.nobody().host(), "/", &[]).await.is_not_found();
                     continue;
                 }
-                Request::Begun(client, answer) if leaves == Leaves::Stream => {
-                    answer.reset();
+                Request::Begun(client, response) if leaves == Leaves::Stream => {
+                    response.reset();
                     ended(&tls.env, &origin, &look, &id, &what).await;
                     client.get(&tls.env.nobody().host(), "/", &[]).await.is_not_found();
                     continue;

@@ -16,7 +16,7 @@ async fn a_body_over_the_limit_is_a_413_before_the_application_hears_of_it() {
     env.post(&sandbox, "/", "x".repeat(1024)).await.passed(200);
     let mut client = env.client().await;
     client.request("POST", "/big", &[("Host", &sandbox.host()), ("Content-Length", "1025")]).await;
-    client.answer("POST").await.is_own(413, 310_413, r#"{"error":"payload too large"}"#);
+    client.response("POST").await.is_own(413, 310_413, r#"{"error":"payload too large"}"#);
     assert_eq!(origin.count(), 1);
 }
 
@@ -42,7 +42,7 @@ async fn a_chunked_body_over_the_limit_is_aborted_and_never_completed() {
     client.chunk(vec![b'x'; 1000]).await;
     origin.wait_for(1).await;
     client.chunk(vec![b'x'; 25]).await;
-    client.answer("POST").await.is_own(413, 310_413, r#"{"error":"payload too large"}"#);
+    client.response("POST").await.is_own(413, 310_413, r#"{"error":"payload too large"}"#);
     cut.pass().await;
 }
 
@@ -138,9 +138,9 @@ async fn a_body_that_stops_coming_is_a_408() {
     let mut client = env.client().await;
     client.request("POST", "/", &[("Host", &sandbox.host()), ("Content-Length", "10")]).await;
     client.send("half").await;
-    let answer = client.answer("POST").await;
-    answer.is_own(408, 310_408, r#"{"error":"request timeout"}"#);
-    assert!(answer.took < Duration::from_secs(3), "{:?}", answer.took);
+    let response = client.response("POST").await;
+    response.is_own(408, 310_408, r#"{"error":"request timeout"}"#);
+    assert!(response.took < Duration::from_secs(3), "{:?}", response.took);
 }
 
 #[tokio::test]
@@ -177,8 +177,8 @@ async fn a_slow_application_is_not_taken_for_a_slow_head() {
         exchange.end().await
     })
     .await;
-    let answer = env.get(&env.sandbox(&origin).await, "/").await;
-    assert_eq!((answer.passed(200).text().as_str(), answer.clean), ("ticktickticktick", true));
+    let response = env.get(&env.sandbox(&origin).await, "/").await;
+    assert_eq!((response.passed(200).text().as_str(), response.clean), ("ticktickticktick", true));
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn an_address_over_its_rate_is_refused_and_malformed_requests_count() {
     }
     let mut client = env.client().await;
     client.send("GET / HTTP/1.1\r\nno field\r\n\r\n").await;
-    client.answer("GET").await;
+    client.response("GET").await;
     env.get(&sandbox, "/").await.passed(200);
     // The bucket gains one a second, which may happen in between once or twice.
     let mut last = None;

@@ -52,9 +52,9 @@ const NAMES: &[(&str, &[&str])] = &[
 async fn every_name_of_the_contract_is_there_with_its_labels_and_the_old_gateways_are_unchanged() {
     let waking = waking_with(json!({})).await;
     let origin = Origin::replying(200, &[], "ok").await;
-    let answer = waking.get(&waking.sandbox(&origin).await, "/").await;
+    let response = waking.get(&waking.sandbox(&origin).await, "/").await;
     // Counted by then.
-    waking.proxy.log_line(&answer.passed(200).request_id()).await;
+    waking.proxy.log_line(&response.passed(200).request_id()).await;
     let metrics = waking.proxy.metrics().await;
     for (name, labels) in NAMES {
         let name = format!("cube_proxy_{name}");
@@ -205,9 +205,10 @@ async fn bring_about(mut client: Client, address: std::net::SocketAddr, outcome:
         let Ok(Some(head)) = client.try_head().await else {
             panic!("no answer to number {n} of {} {}", outcome.retcode, outcome.reason)
         };
-        let answer = client.body(head, method).await;
-        let close = answer.headers.get("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
-        if close || !answer.clean {
+        let response = client.body(head, method).await;
+        let close =
+            response.headers.get("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        if close || !response.clean {
             client = Client::connect(address).await;
         }
     }
@@ -378,15 +379,15 @@ async fn random_methods_hosts_paths_and_ids_make_no_labels() {
                 let head = client.try_head().await.ok().flatten();
                 let Some(head) = head else { panic!("no answer to {request}") };
                 let method = if request.starts_with("HEAD ") { "HEAD" } else { "GET" };
-                let answer = client.body(head, method).await;
-                if answer.headers.get("connection") == Some("close") {
+                let response = client.body(head, method).await;
+                if response.headers.get("connection") == Some("close") {
                     client = Client::connect(address).await;
                 }
             }
         });
     }
     asking.join_all().await;
-    // A request is counted when all of it is over, a moment after the client has its answer.
+    // A request is counted when all of it is over, a moment after the client has its response.
     let metrics = eventually("every request to be counted", || async {
         let metrics = env.proxy.metrics().await;
         let counted = metrics.count("cube_proxy_answers_total", &[]);

@@ -259,8 +259,8 @@ async fn logrotate_turns_the_log_over_and_no_line_is_lost() {
     };
     let mut ids = Vec::new();
     for _ in 0..5 {
-        let answer = env.get(&sandbox, "/").await;
-        let id = answer.request_id();
+        let response = env.get(&sandbox, "/").await;
+        let id = response.request_id();
         env.proxy.log_line(&id).await;
         ids.push(id);
         rotate();

@@ -3,26 +3,26 @@
 use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::json;
-use cube_testkit::{Answer, By, Env, Origin, Sandbox};
+use cube_testkit::{By, Env, Origin, Response, Sandbox};
 
 use crate::support::{browser, cube, own};
 
 const NAVIGATION: [(&str, &str); 2] =
     [("Sec-Fetch-Mode", "navigate"), ("Accept", "text/html,application/xhtml+xml,*/*;q=0.8")];
 
-async fn navigate(env: &Env, sandbox: &Sandbox) -> Answer {
+async fn navigate(env: &Env, sandbox: &Sandbox) -> Response {
     env.get_with(sandbox, "/", &NAVIGATION).await
 }
 
 /// The page, with what differs from request to request taken out.
-fn page(answer: &Answer) -> String {
-    assert_eq!(answer.headers.all("content-type"), ["text/html; charset=utf-8"], "{}", answer.brief());
+fn page(response: &Response) -> String {
+    assert_eq!(response.headers.all("content-type"), ["text/html; charset=utf-8"], "{}", response.brief());
     let policy = ["default-src 'none'; style-src 'unsafe-inline'"];
-    assert_eq!(answer.headers.all("content-security-policy"), policy);
-    assert_eq!(answer.headers.all("content-length"), [answer.body.len().to_string()]);
-    let id = answer.request_id();
-    assert!(answer.text().contains(&id), "no request id in {}", answer.text());
-    answer.text().replace(&id, "ID")
+    assert_eq!(response.headers.all("content-security-policy"), policy);
+    assert_eq!(response.headers.all("content-length"), [response.body.len().to_string()]);
+    let id = response.request_id();
+    assert!(response.text().contains(&id), "no request id in {}", response.text());
+    response.text().replace(&id, "ID")
 }
 
 #[tokio::test]
@@ -33,8 +33,8 @@ async fn a_refused_navigation_gets_the_page_of_an_unknown_sandbox() {
     let refused = navigate(env, &private).await;
     let nobody = env.nobody();
     let unknown = navigate(env, &nobody).await;
-    for answer in [&refused, &unknown] {
-        assert_eq!((answer.status, answer.retcode()), (404, Some(310_507)), "{}", answer.brief());
+    for response in [&refused, &unknown] {
+        assert_eq!((response.status, response.retcode()), (404, Some(310_507)), "{}", response.brief());
     }
     assert_eq!(page(&refused).replace(&private.id, "BOX"), page(&unknown).replace(&nobody.id, "BOX"));
     assert!(page(&unknown).contains("<h1>This sandbox was not found</h1>"));

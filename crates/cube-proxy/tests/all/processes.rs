@@ -7,14 +7,14 @@ use cube_testkit::rustix::process::{Pid, Signal, kill_process};
 use cube_testkit::serde_json::{self, Value, json};
 use cube_testkit::{Client, Env, Metrics, Origin, Sandbox, eventually};
 
+use crate::hot_restart::{Stream, mirror};
 use crate::support::own;
 use crate::tools::run;
-use crate::upgrade::{Stream, mirror};
 
 async fn told(env: &Env) -> Value {
-    let answer = env.proxy.admin("GET", "/admin/processes", "").await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    serde_json::from_slice(&answer.body).unwrap()
+    let response = env.proxy.admin("GET", "/admin/processes", "").await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    serde_json::from_slice(&response.body).unwrap()
 }
 
 /// What is listed of the one process that drains, once it has reported that it has `streams`.
@@ -35,8 +35,8 @@ fn signal(process: &Value, signal: Signal) {
 }
 
 async fn end(env: &Env, pid: &Value) -> (u16, String) {
-    let answer = env.proxy.admin("POST", &format!("/admin/processes/{pid}/end"), "").await;
-    (answer.status, answer.text())
+    let response = env.proxy.admin("POST", &format!("/admin/processes/{pid}/end"), "").await;
+    (response.status, response.text())
 }
 
 /// Everything that only rises, looked at again and again.

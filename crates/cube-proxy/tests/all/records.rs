@@ -50,14 +50,14 @@ async fn the_first_key_that_is_not_empty_is_the_record() {
 }
 
 /// What a record with one field changed gives, and that the proxy is none the worse for it.
-async fn with(env: &Env, origin: &Origin, local: bool, name: &str, value: &str) -> cube_testkit::Answer {
+async fn with(env: &Env, origin: &Origin, local: bool, name: &str, value: &str) -> cube_testkit::Response {
     let sandbox = env.sandbox(origin);
     let sandbox = if local { sandbox.local() } else { sandbox };
     let sandbox = sandbox.field(name, value).await;
-    let answer = env.get(&sandbox, "/").await;
+    let response = env.get(&sandbox, "/").await;
     let healthy = env.sandbox(origin).await;
     env.get(&healthy, "/").await.passed(200);
-    answer
+    response
 }
 
 const RUBBISH: [&str; 14] = [
@@ -140,13 +140,13 @@ async fn rubbish_in_a_field_that_is_not_needed_harms_nothing() {
         with(env, &origin, false, name, value).await.passed(200);
     }
     for value in ["a b", "x\r\nEvil: 1", "http://x/", "a/b", "${PORT", "é", "\0"] {
-        let answer = with(env, &origin, false, "MaskRequestHost", value).await;
+        let response = with(env, &origin, false, "MaskRequestHost", value).await;
         // No mask that holds: the request must not reach the application under a forged name.
-        if answer.status == 200 {
-            assert_eq!(answer.seen().headers.all("Host").len(), 1);
-            assert!(!answer.seen().headers.has("Evil"));
+        if response.status == 200 {
+            assert_eq!(response.seen().headers.all("Host").len(), 1);
+            assert!(!response.seen().headers.has("Evil"));
         } else {
-            answer.is_bad_gateway(310_508);
+            response.is_bad_gateway(310_508);
         }
     }
 }
@@ -220,9 +220,9 @@ async fn a_paused_or_killed_sandbox_is_refused_by_its_record() {
     let env = cube().await;
     let origin = Origin::echo().await;
     let paused = env.sandbox(&origin).field("Status", "paused").await;
-    let answer = env.get(&paused, "/").await;
-    answer.is_own(503, 310_503, r#"{"error":"service unavailable"}"#);
-    assert_eq!(answer.headers.all("Retry-After"), ["5"]);
+    let response = env.get(&paused, "/").await;
+    response.is_own(503, 310_503, r#"{"error":"service unavailable"}"#);
+    assert_eq!(response.headers.all("Retry-After"), ["5"]);
     let killed = env.sandbox(&origin).field("Status", "killed").await;
     env.get(&killed, "/").await.is_own(410, 310_410, r#"{"error":"gone"}"#);
     let hidden = env.sandbox(&origin).field("Status", "paused").token("example-token").await;

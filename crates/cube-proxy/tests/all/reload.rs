@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use crate::support::{own, waking_with};
 
 /// Requests without a pause, on one connection that is kept and on new ones, until it is told to
-/// stop. A request without its answer fails the test.
+/// stop. A request without its response fails the test.
 struct Load {
     over: Arc<AtomicBool>,
     clients: Vec<JoinHandle<usize>>,
@@ -107,8 +107,8 @@ async fn what_a_running_process_can_take_is_in_force_at_once_and_no_request_is_d
     let planes = Origin::named("plane").echo().await;
     let target = format!("http://{}", planes.address());
     step(json!({ "routing": { "control_plane": { "url": target, "hosts": ["api.cube.test"] } } })).await;
-    let answer = env.raw("GET", "/sandboxes", &[("Host", "api.cube.test")], "").await;
-    assert_eq!(answer.passed(200).seen().origin, "plane");
+    let response = env.raw("GET", "/sandboxes", &[("Host", "api.cube.test")], "").await;
+    assert_eq!(response.passed(200).seen().origin, "plane");
 
     let with = |token: &'static str| {
         let address = env.proxy.admin_address();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use cube_testkit::serde_json::json;
 use cube_testkit::tokio_tungstenite::tungstenite::Error;
 use cube_testkit::{
-    Answer, By, Client, Exchange, Gate, Origin, Resume, Sandbox, WebSocket, eventually, refused_port,
+    By, Client, Exchange, Gate, Origin, Response, Resume, Sandbox, WebSocket, eventually, refused_port,
     scripts, unique_id,
 };
 
@@ -16,9 +16,9 @@ const UNAVAILABLE: &str = r#"{"error":"service unavailable"}"#;
 
 /// The 310503 of a sandbox that sleeps on.
 #[track_caller]
-pub(crate) fn sleeps_on(answer: &Answer) {
-    answer.is_own(503, 310_503, UNAVAILABLE);
-    assert_eq!(answer.headers.all("retry-after"), ["5"]);
+pub(crate) fn sleeps_on(response: &Response) {
+    response.is_own(503, 310_503, UNAVAILABLE);
+    assert_eq!(response.headers.all("retry-after"), ["5"]);
 }
 
 /// An application with a page, a WebSocket, an event stream and an upload.
@@ -88,13 +88,13 @@ async fn two_hundred_requests_of_all_kinds_share_one_call_and_reach_the_new_addr
             client.request(method, target, &headers).await;
             // Nobody reads it while the request is held, so this waits with it.
             let _ = client.wire().send(&body).await;
-            let answer = client.answer(method).await;
+            let response = client.response(method).await;
             match target {
-                "/events" => assert_eq!(answer.passed(200).text(), "data: 1\n\n"),
-                "/upload" => assert_eq!(answer.passed(200).text(), length),
-                _ => assert_eq!(answer.passed(200).seen().origin, "new"),
+                "/events" => assert_eq!(response.passed(200).text(), "data: 1\n\n"),
+                "/upload" => assert_eq!(response.passed(200).text(), length),
+                _ => assert_eq!(response.passed(200).seen().origin, "new"),
             }
-            answer.status
+            response.status
         });
     };
     begin(&mut tasks, 0);
@@ -111,9 +111,9 @@ async fn two_hundred_requests_of_all_kinds_share_one_call_and_reach_the_new_addr
 
     env.write(&sandbox, &[("SandboxIP", "127.0.0.2")]).await;
     gate.open();
-    let answers = tasks.join_all().await;
-    assert_eq!(answers.iter().filter(|status| **status == 101).count(), 20);
-    assert_eq!(answers.iter().filter(|status| **status == 200).count(), 180);
+    let responses = tasks.join_all().await;
+    assert_eq!(responses.iter().filter(|status| **status == 101).count(), 20);
+    assert_eq!(responses.iter().filter(|status| **status == 200).count(), 180);
     assert_eq!((old.count() - before, new.count()), (0, 200));
     let calls = env.manager.calls(&sandbox);
     assert_eq!(calls.len(), 1);
@@ -145,23 +145,23 @@ async fn each_failure_has_its_answer_and_no_further_call_follows_it_at_once() {
         let silent = matches!(plan, Resume::Silence);
         env.manager.plan(&sandbox, plan);
         env.push(&sandbox, "paused").await;
-        let answer = env.get(&sandbox, "/").await;
+        let response = env.get(&sandbox, "/").await;
         if silent {
-            assert!((1.4..5.0).contains(&answer.took.as_secs_f64()), "{:?}", answer.took);
+            assert!((1.4..5.0).contains(&response.took.as_secs_f64()), "{:?}", response.took);
         }
-        let refused = |answer: &Answer| match retcode {
+        let refused = |response: &Response| match retcode {
             310_429 => {
-                answer.is_own(429, 310_429, r#"{"error":"too many requests"}"#);
+                response.is_own(429, 310_429, r#"{"error":"too many requests"}"#);
             }
-            _ => sleeps_on(answer),
+            _ => sleeps_on(response),
         };
-        refused(&answer);
+        refused(&response);
         let failed = Instant::now();
         let mut client = env.client().await;
         // All at once: on a busy machine a hundred round trips may take longer than the second.
         client.send(format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", sandbox.host()).repeat(100)).await;
         for _ in 0..100 {
-            refused(&client.answer("GET").await);
+            refused(&client.response("GET").await);
         }
         assert!(failed.elapsed() < Duration::from_millis(950), "too slow to tell: {:?}", failed.elapsed());
         assert_eq!(env.manager.calls(&sandbox).len(), 1);
@@ -182,9 +182,9 @@ async fn a_manager_that_is_away_is_a_failed_resume() {
     let sandbox = env.sandbox(&origin).await;
     env.push(&sandbox, "paused").await;
     for _ in 0..3 {
-        let answer = env.get(&sandbox, "/").await;
-        sleeps_on(&answer);
-        assert_eq!(env.proxy.log_line(&answer.request_id()).await.field("reason"), "resume_failed");
+        let response = env.get(&sandbox, "/").await;
+        sleeps_on(&response);
+        assert_eq!(env.proxy.log_line(&response.request_id()).await.field("reason"), "resume_failed");
     }
     assert_eq!(origin.count(), 0);
     let metrics = env.proxy.metrics().await;
@@ -238,11 +238,11 @@ async fn a_preflight_wakes_nothing_and_holds_nothing() {
     let ask = [("Origin", "https://a.example"), ("Access-Control-Request-Method", "PUT")];
     for state in ["paused", "pausing", "resuming", "killed"] {
         env.push(&sandbox, state).await;
-        let answer = env.call(By::Host, &sandbox, "OPTIONS", "/", &ask, "").await;
+        let response = env.call(By::Host, &sandbox, "OPTIONS", "/", &ask, "").await;
         let retcode = if state == "killed" { 310_410 } else { 310_503 };
-        assert_eq!((answer.status, answer.retcode()), (204, Some(retcode)), "{}", answer.brief());
-        assert!(answer.took < Duration::from_millis(300), "{state}: held for {:?}", answer.took);
-        assert_eq!(answer.headers.get("access-control-allow-methods"), Some("PUT"));
+        assert_eq!((response.status, response.retcode()), (204, Some(retcode)), "{}", response.brief());
+        assert!(response.took < Duration::from_millis(300), "{state}: held for {:?}", response.took);
+        assert_eq!(response.headers.get("access-control-allow-methods"), Some("PUT"));
     }
     assert_eq!((env.manager.calls(&sandbox).len(), origin.count()), (0, 0));
 }
@@ -340,7 +340,7 @@ async fn a_kill_that_is_pushed_while_requests_are_held_ends_each_with_its_answer
     let pushed = Instant::now();
     env.push(&sandbox, "killed").await;
     for client in &mut held {
-        client.answer("GET").await.is_own(410, 310_410, r#"{"error":"gone"}"#);
+        client.response("GET").await.is_own(410, 310_410, r#"{"error":"gone"}"#);
     }
     assert!(pushed.elapsed() < Duration::from_secs(1), "{:?}", pushed.elapsed());
     // The manager's late yes does not bring it back.
@@ -398,12 +398,12 @@ async fn a_connect_timeout_of_a_sandbox_that_wakes_by_itself_triggers_one_resume
     assert_eq!(env.proxy.admin("POST", "/admin/meta/upsert", &body).await.status, 200);
     let gate = Gate::new();
     env.manager.plan(&sandbox, Resume::When(gate.clone(), 200));
-    let (answer, ()) = tokio::join!(env.get(&sandbox, "/"), async {
+    let (response, ()) = tokio::join!(env.get(&sandbox, "/"), async {
         env.manager.wait_for(&sandbox, 1).await;
         env.write(&sandbox, &[("8080", &origin.port().to_string())]).await;
         gate.open();
     });
-    answer.passed(200);
+    response.passed(200);
     // It hangs again, and was woken a moment ago.
     env.write(&sandbox, &[("8080", &hole.address().port().to_string()), ("CreatedAt", "7")]).await;
     eventually("a time-out", || async { (env.get(&sandbox, "/").await.status == 504).then_some(()) }).await;

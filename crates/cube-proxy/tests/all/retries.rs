@@ -14,10 +14,10 @@ async fn a_refused_connect_reads_the_route_afresh_and_takes_the_new_one() {
         let (old_port, new_port) = (old.port().to_string(), new.port().to_string());
         old.stop().await;
         env.write(&sandbox, &[("8080", &new_port)]).await;
-        let answer = env.call(By::Host, &sandbox, method, "/", &[], body).await;
-        let seen = answer.seen();
+        let response = env.call(By::Host, &sandbox, method, "/", &[], body).await;
+        let seen = response.seen();
         assert_eq!((seen.origin.as_str(), seen.body.as_slice()), ("new", body.as_bytes()));
-        let line = env.proxy.log_line(&answer.request_id()).await;
+        let line = env.proxy.log_line(&response.request_id()).await;
         let upstreams = line.field("upstream_addr");
         assert!(upstreams.contains(&old_port) && upstreams.contains(&new_port), "{upstreams}");
     }
@@ -95,10 +95,10 @@ async fn a_request_with_a_body_on_a_connection_that_had_died_is_not_sent_again()
         let sandbox = env.sandbox(&origin).await;
         env.get(&sandbox, "/").await.passed(200);
         let before = origin.count();
-        let answer = env.call(By::Host, &sandbox, "PUT", "/", &[], "body").await;
+        let response = env.call(By::Host, &sandbox, "PUT", "/", &[], "body").await;
         assert_eq!(origin.count(), before + 1, "sent once, however it ended");
-        if answer.status != 200 {
-            answer.is_bad_gateway(310_509);
+        if response.status != 200 {
+            response.is_bad_gateway(310_509);
             return;
         }
     }
@@ -138,9 +138,9 @@ async fn a_connection_is_never_shared_between_sandboxes_nor_lives_of_one() {
     env.write(&one, &[("CreatedAt", "1")]).await;
     let before = origin.connections();
     cube_testkit::eventually("a connection of the new generation", || async {
-        let answer = env.get(&one, "/").await;
+        let response = env.get(&one, "/").await;
         // A request that had entered with the old life ends with it.
-        (answer.status == 200 && answer.seen().connection > before as u64).then_some(())
+        (response.status == 200 && response.seen().connection > before as u64).then_some(())
     })
     .await;
 }

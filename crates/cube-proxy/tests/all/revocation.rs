@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use cube_testkit::scripts::{self, Framing};
 use cube_testkit::{By, Client, Env, Exchange, Gate, Origin, Sandbox, never};
 
+use crate::store_fixture::right_within;
 use crate::support::{own, tls};
-use crate::world::right_within;
 
 /// From a change until streams of the old life have ended.
 const ENDED: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ async fn streaming(framing: Framing) -> Origin {
 }
 
 /// Opens a stream and reads its first piece.
-async fn open(env: &Env, sandbox: &Sandbox, framing: Framing) -> (Client, cube_testkit::Answer) {
+async fn open(env: &Env, sandbox: &Sandbox, framing: Framing) -> (Client, cube_testkit::Response) {
     let mut client = env.client().await;
     client.request("GET", "/", &[("Host", &sandbox.host())]).await;
     let head = client.head().await;
@@ -94,9 +94,9 @@ async fn the_end_of_a_life_ends_its_websockets_and_its_requests_that_wait_for_an
         client.request("GET", "/", &[("Host", &sandbox.host())]).await;
         silent.wait_for(1).await;
         let changed = end(&env, &sandbox, fields).await;
-        // Nothing of the answer had begun: the proxy may still say why.
-        let answer = client.try_head().await.ok().flatten();
-        assert!(answer.is_none_or(|answer| answer.retcode() == Some(310_410)), "{what}");
+        // Nothing of the response had begun: the proxy may still say why.
+        let response = client.try_head().await.ok().flatten();
+        assert!(response.is_none_or(|response| response.retcode() == Some(310_410)), "{what}");
         assert!(changed.elapsed() < ENDED, "{what}: {:?}", changed.elapsed());
     }
 }
@@ -113,8 +113,8 @@ async fn the_end_of_a_life_resets_its_http2_streams_and_no_others() {
     request.data("", true).await.expect("an open stream");
     origin.wait_for(1).await;
     let changed = end(env, &ending, &[]).await;
-    let answer = request.answer().await;
-    assert!(!answer.clean, "{}", answer.brief());
+    let response = request.response().await;
+    assert!(!response.clean, "{}", response.brief());
     assert!(changed.elapsed() < ENDED, "{:?}", changed.elapsed());
     connection.get(&staying.host(), "/", &[]).await.passed(200);
 }
@@ -143,7 +143,7 @@ async fn a_write_that_changes_nothing_keeps_streams_and_pooled_connections() {
     client.head().await.passed(200);
     gate.open();
     assert_eq!(client.next_chunk().await, b"piece");
-    // Some connections that are kept: one is given back only after its answer.
+    // Some connections that are kept: one is given back only after its response.
     let mut all_at_once = tokio::task::JoinSet::new();
     for _ in 0..6 {
         let (mut client, host) = (env.client().await, sandbox.host());

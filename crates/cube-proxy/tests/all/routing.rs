@@ -23,8 +23,8 @@ async fn path_and_query_are_byte_exact_in_every_form() {
     let sandbox = env.sandbox(&origin).await;
     for by in By::ALL {
         for target in TARGETS {
-            let answer = env.call(by, &sandbox, "GET", target, &[], "").await;
-            assert_eq!(answer.passed(200).seen().target, target, "{by:?}");
+            let response = env.call(by, &sandbox, "GET", target, &[], "").await;
+            assert_eq!(response.passed(200).seen().target, target, "{by:?}");
         }
     }
 }
@@ -52,13 +52,16 @@ async fn a_navigation_to_the_bare_path_form_is_sent_to_the_one_with_a_slash() {
     // All the same, whatever the sandbox is: nothing is told, woken or stamped.
     for sandbox in [&open, &closed, &paused, &env.nobody()] {
         for (rest, want) in [("", "/"), ("?x=1&y=%2F", "/?x=1&y=%2F")] {
-            let answer = env.call(By::Path, sandbox, "GET", rest, &NAVIGATES, "").await;
-            assert_eq!((answer.status, answer.retcode(), answer.text()), (302, Some(310_302), String::new()));
-            assert_eq!(answer.headers.all("location"), [format!("{}{want}", sandbox.prefix())]);
-            assert_eq!(answer.headers.all("cache-control"), ["no-store"]);
+            let response = env.call(By::Path, sandbox, "GET", rest, &NAVIGATES, "").await;
+            assert_eq!(
+                (response.status, response.retcode(), response.text()),
+                (302, Some(310_302), String::new())
+            );
+            assert_eq!(response.headers.all("location"), [format!("{}{want}", sandbox.prefix())]);
+            assert_eq!(response.headers.all("cache-control"), ["no-store"]);
             let target = format!("{}{rest}", sandbox.prefix());
             let h2 = tls.h2().await.get("sandbox.cube.test", &target, &NAVIGATES).await;
-            assert_eq!((h2.status, h2.headers.all("location")), (302, answer.headers.all("location")));
+            assert_eq!((h2.status, h2.headers.all("location")), (302, response.headers.all("location")));
         }
         assert_eq!(env.last_active(sandbox).await, None);
     }
@@ -150,9 +153,9 @@ async fn a_form_that_applies_but_does_not_parse_is_a_bad_request() {
         ("/sandbox/x/80/", vec![("Host", "0-abc.cube.app")]),
         ("/", vec![("Host", "nothing.example")]),
     ] {
-        let answer = env.raw("GET", target, &headers, "").await;
-        assert_eq!(answer.status, 400, "{target} {headers:?}");
-        answer.is_bad_request();
+        let response = env.raw("GET", target, &headers, "").await;
+        assert_eq!(response.status, 400, "{target} {headers:?}");
+        response.is_bad_request();
     }
 }
 

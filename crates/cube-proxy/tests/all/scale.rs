@@ -26,8 +26,8 @@ fn hset(sandbox: &Sandbox, fields: &[(&str, &str)]) -> Vec<String> {
 async fn walk(client: &mut Client, sandboxes: &[Sandbox], order: impl IntoIterator<Item = usize>) {
     for at in order {
         let host = sandboxes[at].host();
-        let answer = client.call("GET", &format!("/{at}"), &[("Host", &host)], "").await;
-        answer.passed(200);
+        let response = client.call("GET", &format!("/{at}"), &[("Host", &host)], "").await;
+        response.passed(200);
     }
 }
 
@@ -121,8 +121,8 @@ async fn a_thousand_concurrent_requests_for_a_cold_sandbox_are_one_lookup() {
         let host = sandbox.host();
         asking.spawn(async move { client.call("GET", "/", &[("Host", &host)], "").await });
     }
-    while let Some(answer) = asking.join_next().await {
-        answer.unwrap().passed(200);
+    while let Some(response) = asking.join_next().await {
+        response.unwrap().passed(200);
     }
     let key = format!("\"HGETALL\" \"{}\"", sandbox.key());
     let lines = monitor.lines().await;
@@ -133,7 +133,7 @@ async fn a_thousand_concurrent_requests_for_a_cold_sandbox_are_one_lookup() {
     );
 }
 
-/// Asks for ids that nobody has, many at a time; every answer must say so.
+/// Asks for ids that nobody has, many at a time; every response must say so.
 async fn strangers(env: &Env, prefix: &str, ids: std::ops::Range<usize>) {
     const ASKERS: usize = 32;
     let mut asking = JoinSet::new();

@@ -44,15 +44,15 @@ fn clean(what: &str, text: &str) {
 async fn ask(env: &Env, sandbox: &Sandbox, own: bool) {
     for by in By::ALL {
         for header in HEADERS {
-            let answer = env.call(by, sandbox, "GET", "/", &[header], "").await;
+            let response = env.call(by, sandbox, "GET", "/", &[header], "").await;
             if own {
-                clean("an answer", &format!("{:?} {}", answer.headers, answer.text()));
+                clean("an answer", &format!("{:?} {}", response.headers, response.text()));
             }
         }
         for target in TARGETS {
-            let answer = env.call(by, sandbox, "POST", target, &[], "example-token").await;
+            let response = env.call(by, sandbox, "POST", target, &[], "example-token").await;
             if own {
-                clean("an answer", &format!("{:?} {}", answer.headers, answer.text()));
+                clean("an answer", &format!("{:?} {}", response.headers, response.text()));
             }
         }
     }

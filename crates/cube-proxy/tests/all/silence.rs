@@ -80,9 +80,9 @@ async fn quiet(time: Duration) {
     assert_eq!(h2_answer.piece().await.unwrap(), None);
     h1_upload.chunk("def").await;
     h1_upload.send("0\r\n\r\n").await;
-    assert_eq!(h1_upload.answer("POST").await.passed(200).text(), "6");
+    assert_eq!(h1_upload.response("POST").await.passed(200).text(), "6");
     h2_upload.data("def", true).await.unwrap();
-    assert_eq!(h2_upload.answer().await.passed(200).text(), "6");
+    assert_eq!(h2_upload.response().await.passed(200).text(), "6");
     assert_eq!(socket.say("two").await, "two");
     say.send("two".into()).await.unwrap();
     assert_eq!(heard.message().await.unwrap().unwrap(), "two");

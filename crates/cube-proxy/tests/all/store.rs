@@ -13,7 +13,7 @@ fn beside(redis: &RedisServer, more: cube_testkit::serde_json::Value) -> Proxy {
     builder(&store).config(&more).launch()
 }
 
-/// Asks until an answer came out of the cache: the push that follows the writing of a record may
+/// Asks until a response came out of the cache: the push that follows the writing of a record may
 /// overtake the first lookup, and then nothing of it is kept.
 pub(crate) async fn cached(env: &Env, sandbox: &Sandbox) {
     let hits = || async {
@@ -91,8 +91,8 @@ async fn while_redis_is_gone_what_is_cached_is_served_and_changes_are_followed_a
     let moved = [("HostIP", "127.0.0.1"), ("8080", &two.port().to_string())];
     env.write(&sandbox, &moved).await;
     eventually("the change to be followed", || async {
-        let answer = env.get(&sandbox, "/").await;
-        (answer.status == 200 && answer.seen().origin == "two").then_some(())
+        let response = env.get(&sandbox, "/").await;
+        (response.status == 200 && response.seen().origin == "two").then_some(())
     })
     .await;
 }
@@ -104,9 +104,9 @@ async fn a_redis_that_hangs_costs_an_unknown_sandbox_two_and_a_half_seconds_and_
     let sandbox = env.sandbox(&origin).await;
     cached(&env, &sandbox).await;
     env.redis.pause();
-    let answer = env.get(&env.nobody(), "/").await;
-    answer.is_own(503, 310_500, UNAVAILABLE);
-    assert!(answer.took.as_millis() < 3_200, "{:?}", answer.took);
+    let response = env.get(&env.nobody(), "/").await;
+    response.is_own(503, 310_500, UNAVAILABLE);
+    assert!(response.took.as_millis() < 3_200, "{:?}", response.took);
     env.get(&sandbox, "/").await.passed(200);
     env.redis.resume();
     let late = env.sandbox(&origin).await;
@@ -137,7 +137,7 @@ async fn a_changed_record_is_followed_and_a_deleted_one_is_gone() {
 
 // ----------------------------------------------------------------------------- the embedded store
 
-async fn get(proxy: &Proxy, sandbox: &Sandbox) -> cube_testkit::Answer {
+async fn get(proxy: &Proxy, sandbox: &Sandbox) -> cube_testkit::Response {
     Client::connect(proxy.http()).await.call("GET", "/", &[("Host", &sandbox.host())], "").await
 }
 

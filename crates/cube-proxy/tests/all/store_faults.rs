@@ -6,11 +6,11 @@
 use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::json;
-use cube_testkit::{Answer, Client, Env, Exchange, Origin, RedisServer, Relay, Sandbox};
+use cube_testkit::{Client, Env, Exchange, Origin, RedisServer, Relay, Response, Sandbox};
 
 use crate::store::cached;
+use crate::store_fixture::right_within;
 use crate::support::builder;
-use crate::world::right_within;
 
 /// Two tries and what bounds them, and what a busy machine adds.
 const ANSWERED: Duration = Duration::from_millis(2500 + 500);
@@ -21,7 +21,7 @@ const OUTAGE: Duration = Duration::from_millis(4500);
 /// Far less than any wait for Redis in these tests, far more than a busy machine needs.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
-/// What an answer says about the store and the sandbox.
+/// What a response says about the store and the sandbox.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
     From(String),
@@ -31,18 +31,18 @@ enum Said {
     Revoked,
 }
 
-fn said(answer: &Answer) -> Said {
-    match answer.retcode() {
+fn said(response: &Response) -> Said {
+    match response.retcode() {
         Some(310_507) => {
-            answer.is_not_found();
+            response.is_not_found();
             Said::NotFound
         }
         Some(310_500) => {
-            answer.is_own(503, 310_500, r#"{"error":"service unavailable"}"#);
+            response.is_own(503, 310_500, r#"{"error":"service unavailable"}"#);
             Said::StoreAway
         }
         Some(310_410) => Said::Revoked,
-        _ => Said::From(answer.seen().origin),
+        _ => Said::From(response.seen().origin),
     }
 }
 
@@ -62,7 +62,7 @@ struct Scene {
     late: Sandbox,
     late_fields: Vec<(String, String)>,
     streaming: Sandbox,
-    stream: (Client, Answer),
+    stream: (Client, Response),
     two: Origin,
     _others: (Origin, Origin),
 }
@@ -119,9 +119,9 @@ impl Scene {
             let mut took = Vec::new();
             while Instant::now() < end {
                 for sandbox in [&self.stays, &self.moves, &self.goes] {
-                    let answer = self.env.get(sandbox, "/").await;
-                    assert_eq!(said(&answer), Said::From("one".to_owned()));
-                    took.push(answer.took);
+                    let response = self.env.get(sandbox, "/").await;
+                    assert_eq!(said(&response), Said::From("one".to_owned()));
+                    took.push(response.took);
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -252,7 +252,7 @@ async fn answering_with_errors() {
 async fn cut_in_the_middle_of_every_answer() {
     let scene = Scene::set(true).await;
     scene.relay.cut(10);
-    // An answer that the relay is waiting for already goes through whole.
+    // A response that the relay is waiting for already goes through whole.
     scene.endures(true).await;
     let connections = scene.relay.connections();
     assert!(connections < 100, "{connections} connections within {OUTAGE:?}");
@@ -266,13 +266,13 @@ async fn cut_in_the_middle_of_one_answer() {
     let scene = Scene::set(true).await;
     for cold in &scene.cold[2..] {
         scene.relay.cut(10);
-        let (answer, ()) = tokio::join!(scene.env.get(cold, "/"), async {
+        let (response, ()) = tokio::join!(scene.env.get(cold, "/"), async {
             tokio::time::sleep(Duration::from_millis(20)).await;
             scene.relay.pass();
         });
-        let found = said(&answer);
+        let found = said(&response);
         assert!(found == Said::StoreAway || found == Said::From("one".to_owned()), "{found:?}");
-        assert!(answer.took < ANSWERED, "{:?}", answer.took);
+        assert!(response.took < ANSWERED, "{:?}", response.took);
     }
     scene.change(&scene.env.redis).await;
     scene.heals("cut once and again", Instant::now()).await;

@@ -83,7 +83,7 @@ async fn a_chunk_of_the_client_is_at_the_application_before_the_answer_begins() 
         if chunked {
             client.send("0\r\n\r\n").await;
         }
-        assert_eq!(client.answer("POST").await.text(), "part0part1part2");
+        assert_eq!(client.response("POST").await.text(), "part0part1part2");
     }
 }
 
@@ -132,7 +132,7 @@ async fn a_100_continue_comes_from_the_application() {
     let interim = cube_testkit::within("a 100", client.wire().head()).await.unwrap().unwrap();
     assert!(interim.starts_with(b"HTTP/1.1 100"), "{}", interim.escape_ascii());
     client.send("hello").await;
-    assert_eq!(client.answer("POST").await.text(), "hello");
+    assert_eq!(client.response("POST").await.text(), "hello");
 }
 
 #[tokio::test]
@@ -183,12 +183,17 @@ async fn trailers_that_do_not_pass_are_not_announced() {
     let sandbox = tls.env.sandbox(&origin).await;
     let h1 = tls.env.get(&sandbox, "/").await;
     let h2 = tls.h2().await.get(&sandbox.host(), "/", &[]).await;
-    for answer in [h1, h2] {
-        assert_eq!((answer.passed(200).text().as_str(), answer.clean), ("ok", true), "{}", answer.version);
-        assert!(
-            !answer.headers.has("Trailer") && answer.trailers.get("X-Sum").is_none(),
+    for response in [h1, h2] {
+        assert_eq!(
+            (response.passed(200).text().as_str(), response.clean),
+            ("ok", true),
             "{}",
-            answer.brief()
+            response.version
+        );
+        assert!(
+            !response.headers.has("Trailer") && response.trailers.get("X-Sum").is_none(),
+            "{}",
+            response.brief()
         );
     }
 }
@@ -201,9 +206,9 @@ async fn early_hints_pass() {
         exchange.reply(200, &[], "ok").await
     })
     .await;
-    let answer = env.get(&env.sandbox(&origin).await, "/").await;
-    assert_eq!(answer.passed(200).text(), "ok");
-    let hints: Vec<_> = answer.informational.iter().map(|a| (a.status, a.headers.get("Link"))).collect();
+    let response = env.get(&env.sandbox(&origin).await, "/").await;
+    assert_eq!(response.passed(200).text(), "ok");
+    let hints: Vec<_> = response.informational.iter().map(|a| (a.status, a.headers.get("Link"))).collect();
     assert_eq!(hints, [(103, Some("</a.css>; rel=preload"))]);
 }
 

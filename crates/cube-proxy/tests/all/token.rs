@@ -1,6 +1,6 @@
 //! The traffic token, and that a refused caller cannot tell a sandbox from none (metadata.md).
 
-use cube_testkit::{Answer, By, Env, Origin, Sandbox};
+use cube_testkit::{By, Env, Origin, Response, Sandbox};
 
 use crate::support::cube;
 
@@ -27,9 +27,9 @@ async fn either_header_opens_a_private_sandbox_and_nothing_else_does() {
     ] {
         for _ in ["cold", "warm"] {
             let before = origin.count();
-            let answer = env.get_with(&sandbox, "/", headers).await;
-            let answer = if right { answer.passed(200) } else { answer.is_not_found() };
-            assert_eq!(origin.count() - before, usize::from(right), "{headers:?}: {}", answer.brief());
+            let response = env.get_with(&sandbox, "/", headers).await;
+            let response = if right { response.passed(200) } else { response.is_not_found() };
+            assert_eq!(origin.count() - before, usize::from(right), "{headers:?}: {}", response.brief());
         }
     }
 }
@@ -81,7 +81,7 @@ async fn the_token_of_one_sandbox_is_nothing_at_another() {
     env.get_with(&two, "/", &[(E2B, "example-token-1")]).await.is_not_found();
 }
 
-async fn ask(env: &Env, by: By, sandbox: &Sandbox, method: &str, headers: &[(&str, &str)]) -> Answer {
+async fn ask(env: &Env, by: By, sandbox: &Sandbox, method: &str, headers: &[(&str, &str)]) -> Response {
     let mut all = vec![("X-Cube-Request-Id", "the-same")];
     all.extend_from_slice(headers);
     env.call(by, sandbox, method, "/p?q", &all, if method == "POST" { "body" } else { "" }).await

@@ -287,8 +287,8 @@ async fn busy_sandboxes_are_counted_while_somebody_looks() {
     let origin = Origin::echo().await;
     let (first, second) = (env.sandbox(&origin).await, env.sandbox(&origin).await);
     let look = async |query: &str| {
-        let answer = env.proxy.admin("GET", &format!("/admin/top{query}"), "").await;
-        (answer.status, cube_testkit::serde_json::from_slice::<Value>(&answer.body).unwrap())
+        let response = env.proxy.admin("GET", &format!("/admin/top{query}"), "").await;
+        (response.status, cube_testkit::serde_json::from_slice::<Value>(&response.body).unwrap())
     };
     env.get(&first, "/").await;
     let (status, told) = look("").await;

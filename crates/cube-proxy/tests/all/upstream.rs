@@ -14,8 +14,8 @@ async fn next_is_right(env: &Env, sandbox: &Sandbox, old: Option<Origin>) {
     env.get(&env.sandbox(&healthy).await, "/").await.passed(200);
     env.write(sandbox, &[("8080", &healthy.port().to_string())]).await;
     cube_testkit::eventually("the mended sandbox", || async {
-        let answer = env.get(sandbox, "/").await;
-        (answer.status == 200 && answer.seen().origin == "healthy").then_some(())
+        let response = env.get(sandbox, "/").await;
+        (response.status == 200 && response.seen().origin == "healthy").then_some(())
     })
     .await;
 }
@@ -24,10 +24,10 @@ async fn next_is_right(env: &Env, sandbox: &Sandbox, old: Option<Origin>) {
 async fn refused_is_a_502_at_once() {
     let env = cube().await;
     let sandbox = env.sandbox_at(([127, 0, 0, 1], refused_port()).into()).await;
-    let answer = env.get(&sandbox, "/").await;
-    answer.is_bad_gateway(310_509);
-    assert!(answer.took.as_millis() < 1_000, "{:?}", answer.took);
-    assert_eq!(env.proxy.log_line(&answer.request_id()).await.field("reason"), "connect_refused");
+    let response = env.get(&sandbox, "/").await;
+    response.is_bad_gateway(310_509);
+    assert!(response.took.as_millis() < 1_000, "{:?}", response.took);
+    assert_eq!(env.proxy.log_line(&response.request_id()).await.field("reason"), "connect_refused");
     next_is_right(env, &sandbox, None).await;
 }
 
@@ -36,10 +36,10 @@ async fn a_connect_that_never_ends_is_a_504() {
     let env = cube().await;
     let hole = BlackHole::open("127.0.0.52").await;
     let sandbox = env.sandbox_at(hole.address()).await;
-    let answer = env.get(&sandbox, "/").await;
-    answer.is_gateway_timeout();
-    assert!((400..3_000).contains(&answer.took.as_millis()), "{:?}", answer.took);
-    assert_eq!(env.proxy.log_line(&answer.request_id()).await.field("reason"), "connect_timeout");
+    let response = env.get(&sandbox, "/").await;
+    response.is_gateway_timeout();
+    assert!((400..3_000).contains(&response.took.as_millis()), "{:?}", response.took);
+    assert_eq!(env.proxy.log_line(&response.request_id()).await.field("reason"), "connect_timeout");
 }
 
 #[tokio::test]
@@ -74,10 +74,10 @@ async fn silence_is_a_504() {
     let env = limits().await;
     let origin = Origin::scripted(scripts::hang).await;
     let sandbox = env.sandbox(&origin).await;
-    let answer = env.post(&sandbox, "/", "x").await;
-    answer.is_gateway_timeout();
-    assert!((800..2_500).contains(&answer.took.as_millis()), "{:?}", answer.took);
-    assert_eq!(env.proxy.log_line(&answer.request_id()).await.field("reason"), "upstream_timeout");
+    let response = env.post(&sandbox, "/", "x").await;
+    response.is_gateway_timeout();
+    assert!((800..2_500).contains(&response.took.as_millis()), "{:?}", response.took);
+    assert_eq!(env.proxy.log_line(&response.request_id()).await.field("reason"), "upstream_timeout");
     next_is_right(env, &sandbox, Some(origin)).await;
 }
 
@@ -121,13 +121,13 @@ async fn an_answer_with_chunked_and_a_length_is_framed_once() {
         "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n",
     )
     .await;
-    let answer = env.get(&env.sandbox(&origin).await, "/").await;
+    let response = env.get(&env.sandbox(&origin).await, "/").await;
     // RFC 9112, 6.3: chunked wins; a proxy may also refuse.
-    if answer.status == 200 {
-        assert_eq!((answer.text().as_str(), answer.clean), ("abcde", true));
-        assert!(!answer.headers.has("Content-Length"), "{}", answer.brief());
+    if response.status == 200 {
+        assert_eq!((response.text().as_str(), response.clean), ("abcde", true));
+        assert!(!response.headers.has("Content-Length"), "{}", response.brief());
     } else {
-        answer.is_bad_gateway(310_509);
+        response.is_bad_gateway(310_509);
     }
 }
 
@@ -146,9 +146,9 @@ async fn a_cut_body_never_looks_like_a_clean_end() {
         let head = client.head().await;
         assert_eq!((head.status, head.retcode()), (200, Some(310_200)));
         gate.open();
-        let answer = client.body(head, "GET").await;
-        assert!(!answer.clean, "{framing:?}, reset {reset}: {}", answer.brief());
-        let line = env.proxy.log_line(&answer.request_id()).await;
+        let response = client.body(head, "GET").await;
+        assert!(!response.clean, "{framing:?}, reset {reset}: {}", response.brief());
+        let line = env.proxy.log_line(&response.request_id()).await;
         assert_eq!((line.field("retcode"), line.field("reason")), ("310200", "upstream_cut"), "{framing:?}");
         next_is_right(env, &sandbox, Some(origin)).await;
     }
@@ -172,7 +172,7 @@ async fn bytes_after_a_complete_answer_reach_nobody() {
     }
 }
 
-/// The engine reads a head into 256 places and has no setting for it (docs/architecture.md, "What is
+/// Pingora reads a head into 256 places and has no setting for it (docs/architecture.md, "What is
 /// not there"): what it takes passes whole, what it does not is a 502 that says so in the log.
 #[tokio::test]
 async fn a_response_has_as_many_headers_as_the_engine_reads() {
@@ -181,18 +181,18 @@ async fn a_response_has_as_many_headers_as_the_engine_reads() {
         let headers: String = (1..count).map(|n| format!("X-{n}: {n}\r\n")).collect();
         let origin = Origin::raw(format!("HTTP/1.1 200 OK\r\n{headers}Content-Length: 2\r\n\r\nok")).await;
         let sandbox = env.sandbox(&origin).await;
-        let answer = env.get(&sandbox, "/").await;
+        let response = env.get(&sandbox, "/").await;
         if passes {
-            assert_eq!(answer.passed(200).text(), "ok", "{count}");
-            let own = answer
+            assert_eq!(response.passed(200).text(), "ok", "{count}");
+            let own = response
                 .headers
                 .pairs()
                 .iter()
                 .filter(|(name, _)| name.starts_with("X-") && !name.starts_with("X-Cube"));
             assert_eq!(own.count(), count - 1);
         } else {
-            answer.is_bad_gateway(310_509);
-            let line = env.proxy.log_line(&answer.request_id()).await;
+            response.is_bad_gateway(310_509);
+            let line = env.proxy.log_line(&response.request_id()).await;
             assert_eq!(line.field("reason"), "upstream_malformed");
         }
         next_is_right(env, &sandbox, Some(origin)).await;

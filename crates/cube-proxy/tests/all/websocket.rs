@@ -34,7 +34,7 @@ async fn the_handshake_needs_the_token_of_a_private_sandbox() {
     let origin = Origin::scripted(scripts::websocket).await;
     let sandbox = env.sandbox(&origin).token("example-token").await;
     let refused = env.websocket(By::Host, &sandbox, "/", &[]).await.err();
-    assert!(matches!(&refused, Some(Error::Http(answer)) if answer.status() == 404), "{refused:?}");
+    assert!(matches!(&refused, Some(Error::Http(response)) if response.status() == 404), "{refused:?}");
     let token = [("e2b-traffic-access-token", "example-token")];
     let mut socket = env.websocket(By::Path, &sandbox, "/", &token).await.expect("a 101");
     assert_eq!(socket.say("hello").await, "hello");
@@ -114,8 +114,8 @@ async fn an_upgrade_to_h2c_is_never_forwarded() {
     let origin = Origin::echo().await;
     let sandbox = env.sandbox(&origin).await;
     let headers = [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AA")];
-    let answer = env.get_with(&sandbox, "/", &headers).await;
-    assert!(!answer.passed(200).seen().headers.has("Upgrade"));
+    let response = env.get_with(&sandbox, "/", &headers).await;
+    assert!(!response.passed(200).seen().headers.has("Upgrade"));
 }
 
 #[tokio::test]
@@ -145,9 +145,9 @@ async fn a_tunnel_whose_upstream_is_quicker_than_the_request_stays_open() {
     let serving = tokio::spawn(async move {
         while let Ok((mut tcp, _)) = listener.accept().await {
             tokio::spawn(async move {
-                // Its 101 is there before the engine has ended the request's (empty) body.
-                let answer = b"HTTP/1.1 101 Go\r\nUpgrade: raw-echo/1\r\nConnection: Upgrade\r\n\r\n";
-                tcp.write_all(answer).await.unwrap();
+                // Its 101 is there before Pingora has ended the request's (empty) body.
+                let response = b"HTTP/1.1 101 Go\r\nUpgrade: raw-echo/1\r\nConnection: Upgrade\r\n\r\n";
+                tcp.write_all(response).await.unwrap();
                 let (mut reader, mut writer) = tcp.split();
                 let mut head = Vec::new();
                 while !head.ends_with(b"\r\n\r\n") {

@@ -117,7 +117,7 @@ fn cases() -> Vec<(String, Vec<u8>)> {
 
 const EXTENSION: &str = "permessage-deflate; client_max_window_bits";
 
-/// A client after its handshake; the answer's extension with it.
+/// A client after its handshake; the response's extension with it.
 async fn shaken(mut client: Client, host: &str) -> (Client, Option<String>) {
     let headers = [
         ("Host", host),
@@ -168,13 +168,13 @@ async fn an_application_behaves_as_if_the_proxy_were_not_there() {
 /// A server that shakes hands, with compression, and then sends every byte back.
 async fn mirror(mut exchange: Exchange) -> Outcome {
     assert_eq!(exchange.request.headers.all("Sec-WebSocket-Extensions"), [EXTENSION]);
-    let answer = [
+    let response = [
         ("Upgrade", "websocket"),
         ("Connection", "Upgrade"),
         ("Sec-WebSocket-Accept", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
         ("Sec-WebSocket-Extensions", "permessage-deflate"),
     ];
-    exchange.start(101, &answer).await?;
+    exchange.start(101, &response).await?;
     loop {
         let piece = exchange.wire().some(1 << 16).await?;
         if piece.is_empty() {

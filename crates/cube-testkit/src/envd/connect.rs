@@ -49,8 +49,8 @@ pub(super) async fn message(exchange: &mut Exchange) -> io::Result<Value> {
 }
 
 /// Answers a unary call.
-pub(super) async fn reply(exchange: Exchange, answer: Result<Value, Refusal>) -> Outcome {
-    let (status, body) = match answer {
+pub(super) async fn reply(exchange: Exchange, response: Result<Value, Refusal>) -> Outcome {
+    let (status, body) = match response {
         Ok(message) => (200, message),
         Err(refusal) => (refusal.status(), refusal.json()),
     };
@@ -95,7 +95,7 @@ pub(super) async fn question(exchange: &mut Exchange) -> io::Result<Value> {
     message.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Begins an answer that is a stream.
+/// Begins a response that is a stream.
 pub(super) async fn open(exchange: &mut Exchange) -> io::Result<()> {
     let headers = [("Content-Type", "application/connect+json"), ("Transfer-Encoding", "chunked")];
     exchange.start(200, &headers).await

@@ -8,7 +8,7 @@ use super::{Step, stream};
 use crate::Exchange;
 use crate::origin::Outcome;
 
-/// The calls with one answer.
+/// The calls with one response.
 pub(super) fn call(tree: &Tree, name: &str, message: &Value) -> Result<Value, Refusal> {
     let text = |field: &str| message[field].as_str().unwrap_or_default();
     let entry = |entry: Value| json!({ "entry": entry });

@@ -46,7 +46,7 @@ impl Envd {
     pub async fn over(builder: OriginBuilder) -> Self {
         let world = Arc::new(World::default());
         let serving = Arc::clone(&world);
-        let origin = builder.serve(move |exchange| answer(exchange, Arc::clone(&serving))).await;
+        let origin = builder.serve(move |exchange| response(exchange, Arc::clone(&serving))).await;
         Self { origin, world }
     }
 
@@ -69,7 +69,7 @@ impl Envd {
     }
 }
 
-async fn answer(mut exchange: Exchange, world: Arc<World>) -> Outcome {
+async fn response(mut exchange: Exchange, world: Arc<World>) -> Outcome {
     let World { tree, processes } = &*world;
     let path = exchange.request.target.split('?').next().unwrap_or_default().to_owned();
     match (exchange.request.method.as_str(), path.as_str()) {
@@ -103,7 +103,7 @@ enum Step {
     Send(Value),
     /// The last message of a stream that ends well.
     Last(Value),
-    /// The end of the answer where a message belongs.
+    /// The end of the response where a message belongs.
     Vanish,
     /// The end of the connection.
     Break,
@@ -171,9 +171,9 @@ mod tests {
         body.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
         body.extend_from_slice(message.as_bytes());
         let mut client = Client::connect(envd.origin().address()).await;
-        let answer = client.call("POST", "/process.Process/Start", headers, body).await;
-        assert_eq!(answer.headers.get("content-type"), Some("application/connect+json"));
-        frames(&answer.body)
+        let response = client.call("POST", "/process.Process/Start", headers, body).await;
+        assert_eq!(response.headers.get("content-type"), Some("application/connect+json"));
+        frames(&response.body)
     }
 
     #[tokio::test]

@@ -101,7 +101,7 @@ impl Processes {
         Ok(())
     }
 
-    /// The calls with one answer.
+    /// The calls with one response.
     pub(super) fn call(&self, name: &str, message: &Value) -> Result<Value, Refusal> {
         let pid = pid(message);
         match name {

@@ -33,7 +33,7 @@ impl Reply {
     }
 }
 
-/// An answer that begins with `-`.
+/// A response that begins with `-`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisError(pub String);
 
@@ -61,7 +61,7 @@ pub(crate) fn encode<W: AsRef<str>>(words: &[W], out: &mut Vec<u8>) {
     }
 }
 
-/// Reads one answer.
+/// Reads one response.
 pub(crate) fn read(wire: &mut Wire<TcpStream>) -> Pin<Box<dyn Future<Output = Outcome> + Send + '_>> {
     Box::pin(async move {
         let line = wire.line().await?.ok_or(io::ErrorKind::UnexpectedEof)?;

@@ -24,13 +24,13 @@ pub(super) struct Figures {
     pub(super) requests: f64,
     /// Those of them that were answered by the proxy with an error of 5xx or of the sandbox's connection.
     pub(super) failed: f64,
-    /// From the head of a request to the end of its answer.
+    /// From the head of a request to the end of its response.
     pub(super) p50_ms: Option<f64>,
     pub(super) p99_ms: Option<f64>,
     /// What the proxy itself adds.
     pub(super) added_p50_ms: Option<f64>,
     pub(super) added_p99_ms: Option<f64>,
-    /// From sending the head to a sandbox to the first byte of its answer.
+    /// From sending the head to a sandbox to the first byte of its response.
     pub(super) first_byte_p99_ms: Option<f64>,
     /// Requests under way, answers among them that are being sent, tunnels, requests that wait for a
     /// sandbox.

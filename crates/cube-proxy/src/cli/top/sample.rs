@@ -18,9 +18,9 @@ pub(super) struct Sample {
     /// When.
     pub(super) at: Instant,
     pub(super) series: Series,
-    /// The answer of `GET /admin/top`.
+    /// The response of `GET /admin/top`.
     pub(super) top: Value,
-    /// The answer of `GET /admin/processes`; null where the proxy is of a version without it.
+    /// The response of `GET /admin/processes`; null where the proxy is of a version without it.
     pub(super) processes: Value,
 }
 

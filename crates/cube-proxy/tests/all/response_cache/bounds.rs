@@ -82,7 +82,7 @@ async fn an_answer_that_is_stored_streams_while_it_comes() {
                 assert_eq!(client.wire().exactly(4).await.unwrap(), piece);
             }
         }
-        // The client may have its last piece before the answer is stored; one that comes in between
+        // The client may have its last piece before the response is stored; one that comes in between
         // is fetched, both pieces at once.
         eventually("a stored answer", || async {
             (0..2).for_each(|_| gate.open());
@@ -195,8 +195,8 @@ async fn heads_of_answers_that_are_coming_in_count_too() {
     assert_eq!(sum(&env, "fills_total", &[("outcome", "no_room")]).await, 1.0);
     for (client, head) in &mut clients {
         gate.open();
-        let answer = client.body(head.clone(), "GET").await;
-        assert_eq!((answer.text().as_str(), answer.clean), ("hi", true));
+        let response = client.body(head.clone(), "GET").await;
+        assert_eq!((response.text().as_str(), response.clean), ("hi", true));
     }
     assert!(hit(&env.get(&sandbox, "/1").await), "the first had its room");
     gate.open();

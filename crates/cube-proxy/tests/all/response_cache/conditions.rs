@@ -1,11 +1,11 @@
-//! HEAD, conditions, what a request asks of caches, and how old an answer may get (RFC 9111).
+//! HEAD, conditions, what a request asks of caches, and how old a response may get (RFC 9111).
 
 use super::*;
 
 const ETAG: (&str, &str) = ("ETag", "\"v1\"");
 const MODIFIED: (&str, &str) = ("Last-Modified", "Fri, 02 Jan 2026 00:00:00 GMT");
 
-async fn head(env: &Env, sandbox: &Sandbox, target: &str) -> Answer {
+async fn head(env: &Env, sandbox: &Sandbox, target: &str) -> Response {
     env.call(By::Host, sandbox, "HEAD", target, &[], "").await
 }
 
@@ -20,10 +20,10 @@ async fn head_is_answered_from_a_stored_get_and_stores_nothing() {
     let first = env.get(&sandbox, "/").await;
     is_miss(&first);
     for _ in 0..2 {
-        let answer = head(env, &sandbox, "/").await;
-        is_hit(&answer, "");
-        assert_eq!(answer.headers.all("content-length"), [first.text().len().to_string()]);
-        assert_eq!(answer.headers.all("etag"), ["\"v1\""]);
+        let response = head(env, &sandbox, "/").await;
+        is_hit(&response, "");
+        assert_eq!(response.headers.all("content-length"), [first.text().len().to_string()]);
+        assert_eq!(response.headers.all("etag"), ["\"v1\""]);
     }
     // The connection goes on.
     let mut client = env.client().await;
@@ -56,15 +56,15 @@ async fn a_condition_is_answered_by_what_is_stored() {
         (&[("If-None-Match", "\"v1\""), ("If-Modified-Since", earlier)], true),
     ] {
         for method in ["GET", "HEAD"] {
-            let answer = env.call(By::Host, &sandbox, method, "/", fields, "").await;
+            let response = env.call(By::Host, &sandbox, method, "/", fields, "").await;
             let status = if not_modified { 304 } else { 200 };
-            assert_eq!(verdict(answer.passed(status)), Some("HIT"), "{fields:?}");
-            assert_eq!(answer.headers.all("etag"), ["\"v1\""]);
-            assert_eq!(answer.headers.all("cache-control"), [PUBLIC.1]);
-            assert!(answer.headers.has("age"));
+            assert_eq!(verdict(response.passed(status)), Some("HIT"), "{fields:?}");
+            assert_eq!(response.headers.all("etag"), ["\"v1\""]);
+            assert_eq!(response.headers.all("cache-control"), [PUBLIC.1]);
+            assert!(response.headers.has("age"));
             if not_modified {
-                assert!(answer.body.is_empty() && !answer.headers.has("content-length"));
-                assert!(!answer.headers.has("transfer-encoding"));
+                assert!(response.body.is_empty() && !response.headers.has("content-length"));
+                assert!(!response.headers.has("transfer-encoding"));
             }
         }
     }
@@ -112,12 +112,12 @@ async fn an_answer_to_a_condition_is_not_stored_for_those_who_ask_without() {
     .await;
     let sandbox = settled(env, env.sandbox(&origin).await).await;
     for _ in 0..2 {
-        let answer = env.get_with(&sandbox, "/", &[("If-None-Match", "\"v1\"")]).await;
-        assert_eq!(verdict(answer.passed(304)), Some("MISS"));
+        let response = env.get_with(&sandbox, "/", &[("If-None-Match", "\"v1\"")]).await;
+        assert_eq!(verdict(response.passed(304)), Some("MISS"));
     }
-    let answer = env.get(&sandbox, "/").await;
-    is_miss(&answer);
-    assert_eq!(answer.text(), "whole");
+    let response = env.get(&sandbox, "/").await;
+    is_miss(&response);
+    assert_eq!(response.text(), "whole");
     is_hit(&env.get(&sandbox, "/").await, "whole");
 }
 
@@ -136,10 +136,10 @@ async fn a_client_that_wants_a_new_answer_gets_one_and_it_takes_the_old_ones_pla
         ("Pragma", "no-cache"),
     ] {
         is_hit(&env.get(&sandbox, "/").await, &newest);
-        let answer = env.get_with(&sandbox, "/", &[field]).await;
-        is_miss(&answer);
-        assert_ne!(answer.text(), newest, "{field:?}");
-        newest = answer.text();
+        let response = env.get_with(&sandbox, "/", &[field]).await;
+        is_miss(&response);
+        assert_ne!(response.text(), newest, "{field:?}");
+        newest = response.text();
     }
     for control in ["max-age=500", "min-fresh=10", "max-stale", "only-if-cached", "no-transform"] {
         is_hit(&env.get_with(&sandbox, "/", &[("Cache-Control", control)]).await, &newest);
@@ -163,11 +163,11 @@ async fn age_goes_on_from_what_the_answer_came_with_and_nothing_stale_is_served(
     let stored = std::time::Instant::now();
     let mut ages = Vec::new();
     let second = loop {
-        let answer = env.get(&sandbox, "/").await;
-        if !hit(&answer) {
-            break answer;
+        let response = env.get(&sandbox, "/").await;
+        if !hit(&response) {
+            break response;
         }
-        ages.push(answer.headers.all("age").join(","));
+        ages.push(response.headers.all("age").join(","));
         assert!(stored.elapsed() < std::time::Duration::from_secs(60), "it is served for too long");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     };

@@ -1,4 +1,4 @@
-//! When stored answers are forgotten, and what is not answered from the store although it is there.
+//! When stored responses are forgotten, and what is not answered from the store although it is there.
 
 use cube_testkit::{Gate, Sandbox};
 
@@ -27,8 +27,8 @@ async fn stored(env: &Env) -> f64 {
     env.proxy.metrics().await.sum("cube_proxy_response_cache_entries", &[])
 }
 
-/// Begins a request for `/slow` and waits until half of its answer has come.
-async fn begun(env: &Env, sandbox: &Sandbox) -> (cube_testkit::Client, Answer) {
+/// Begins a request for `/slow` and waits until half of its response has come.
+async fn begun(env: &Env, sandbox: &Sandbox) -> (cube_testkit::Client, Response) {
     let mut client = env.client().await;
     client.request("GET", "/slow", &[("Host", &sandbox.host())]).await;
     let head = client.head().await;
@@ -84,14 +84,14 @@ async fn a_recreated_sandbox_never_gets_its_predecessors_answer() {
         is_hit(&env.get(&sandbox, "/").await, "1");
         env.redis.del(&sandbox.key()).await;
         let again = env.sandbox(&successor).id(&sandbox.id).await;
-        crate::world::right_within(
+        crate::store_fixture::right_within(
             "the successor's answer",
             std::time::Instant::now(),
             std::time::Duration::from_secs(1),
             async || {
-                let answer = env.get(&again, "/").await;
+                let response = env.get(&again, "/").await;
                 // Under way when the old life ended: nobody's answer.
-                answer.status == 200 && answer.text() == "new"
+                response.status == 200 && response.text() == "new"
             },
         )
         .await;
@@ -115,8 +115,8 @@ async fn without_pushes_a_record_that_reads_otherwise_forgets_too() {
     is_hit(&env.get(&sandbox, "/").await, "1");
     env.write(&sandbox, &[("9000", "9000")]).await;
     eventually("the change to be read", || async {
-        let answer = env.get(&sandbox, "/").await;
-        (answer.text() == "2").then_some(())
+        let response = env.get(&sandbox, "/").await;
+        (response.text() == "2").then_some(())
     })
     .await;
     is_hit(&env.get(&sandbox, "/").await, "2");
@@ -166,11 +166,11 @@ async fn a_paused_a_killed_and_an_unknown_sandbox_are_never_answered_from_it() {
     is_miss(&env.get(&deleted, "/").await);
     env.redis.del(&deleted.key()).await;
     eventually("the record to be gone", || async {
-        let answer = env.get(&deleted, "/").await;
-        if answer.status == 404 {
-            answer.is_not_found();
+        let response = env.get(&deleted, "/").await;
+        if response.status == 404 {
+            response.is_not_found();
         }
-        (answer.status == 404).then_some(())
+        (response.status == 404).then_some(())
     })
     .await;
     drop(origin);
@@ -212,7 +212,7 @@ async fn a_refused_token_gets_nothing_that_was_public_before() {
     is_miss(&env.get(&sandbox, "/").await);
     is_hit(&env.get(&sandbox, "/").await, "1");
     env.write(&sandbox, &[("AllowPublicTraffic", "false"), ("TrafficAccessToken", "example-token")]).await;
-    crate::world::right_within(
+    crate::store_fixture::right_within(
         "the refusal",
         std::time::Instant::now(),
         std::time::Duration::from_secs(1),

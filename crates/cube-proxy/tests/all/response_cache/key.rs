@@ -17,17 +17,17 @@ async fn reflecting(vary: &'static str) -> Origin {
 
 type Request<'a> = (&'a str, Vec<(&'a str, &'a str)>);
 
-/// One after the other, twice over: each request gets the answer to itself, from the application
+/// One after the other, twice over: each request gets the response to itself, from the application
 /// and then from the store.
 async fn told_apart(env: &Env, requests: &[Request<'_>]) {
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for (target, fields) in requests {
-        let answer = env.raw("GET", target, fields, "").await;
-        is_miss(&answer);
-        answers.push(answer.text());
+        let response = env.raw("GET", target, fields, "").await;
+        is_miss(&response);
+        responses.push(response.text());
     }
-    for ((target, fields), answer) in requests.iter().zip(&answers) {
-        is_hit(&env.raw("GET", target, fields, "").await, answer);
+    for ((target, fields), response) in requests.iter().zip(&responses) {
+        is_hit(&env.raw("GET", target, fields, "").await, response);
     }
 }
 

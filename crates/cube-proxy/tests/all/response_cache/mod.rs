@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cube_testkit::serde_json::{Value, json};
-use cube_testkit::{Answer, By, Env, Exchange, Origin, Outcome, Sandbox, eventually};
+use cube_testkit::{By, Env, Exchange, Origin, Outcome, Response, Sandbox, eventually};
 use tokio::sync::OnceCell;
 
 use crate::support;
 
-/// What makes an answer everybody's.
+/// What makes a response everybody's.
 const PUBLIC: (&str, &str) = ("Cache-Control", "public, max-age=600");
-/// Where every application here has such an answer.
+/// Where every application here has such a response.
 const WARM: &str = "/warm";
 
 /// A proxy with the cache on and everything else as it is by default.
@@ -50,14 +50,14 @@ where
     .await
 }
 
-/// An application that answers everything with those fields, and with the number of its answers so
+/// An application that answers everything with those fields, and with the number of its responses so
 /// far for a body.
 async fn app(fields: &[(&str, &str)]) -> Origin {
     let fields: Vec<(String, String)> =
         fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let answers = Arc::new(AtomicUsize::new(0));
+    let responses = Arc::new(AtomicUsize::new(0));
     scripted(move |exchange| {
-        let (fields, number) = (fields.clone(), answers.fetch_add(1, Ordering::SeqCst) + 1);
+        let (fields, number) = (fields.clone(), responses.fetch_add(1, Ordering::SeqCst) + 1);
         async move {
             let fields: Vec<_> = fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
             exchange.reply(200, &fields, number.to_string()).await
@@ -95,35 +95,35 @@ async fn sandbox_of(env: &Env, fields: &[(&str, &str)]) -> (Origin, Sandbox) {
 
 /// `X-Cube-Cache`, of which there is one at most.
 #[track_caller]
-fn verdict(answer: &Answer) -> Option<&str> {
-    let all = answer.headers.all("x-cube-cache");
-    assert!(all.len() < 2, "{}", answer.brief());
+fn verdict(response: &Response) -> Option<&str> {
+    let all = response.headers.all("x-cube-cache");
+    assert!(all.len() < 2, "{}", response.brief());
     all.first().copied()
 }
 
 #[track_caller]
-fn hit(answer: &Answer) -> bool {
-    verdict(answer) == Some("HIT")
+fn hit(response: &Response) -> bool {
+    verdict(response) == Some("HIT")
 }
 
-/// The answer came from the application, and might have come from the cache.
+/// The response came from the application, and might have come from the cache.
 #[track_caller]
-fn is_miss(answer: &Answer) {
-    assert_eq!(verdict(answer.passed(200)), Some("MISS"), "{}", answer.brief());
+fn is_miss(response: &Response) {
+    assert_eq!(verdict(response.passed(200)), Some("MISS"), "{}", response.brief());
 }
 
-/// The answer came from the cache, and is that one.
+/// The response came from the cache, and is that one.
 #[track_caller]
-fn is_hit(answer: &Answer, body: &str) {
-    assert_eq!(verdict(answer.passed(200)), Some("HIT"), "{}", answer.brief());
-    assert_eq!(answer.text(), body);
+fn is_hit(response: &Response, body: &str) {
+    assert_eq!(verdict(response.passed(200)), Some("HIT"), "{}", response.brief());
+    assert_eq!(response.text(), body);
 }
 
-/// The answer came from the application, and the cache has nothing to do with it.
+/// The response came from the application, and the cache has nothing to do with it.
 #[track_caller]
-fn is_bypass(answer: &Answer) {
-    assert_eq!(verdict(answer.passed(200)), None, "{}", answer.brief());
-    assert!(!answer.headers.has("age"), "{}", answer.brief());
+fn is_bypass(response: &Response) {
+    assert_eq!(verdict(response.passed(200)), None, "{}", response.brief());
+    assert!(!response.headers.has("age"), "{}", response.brief());
 }
 
 /// Requests that the application has seen, but for those of [`settle`].
@@ -132,6 +132,6 @@ fn asked(origin: &Origin) -> usize {
 }
 
 /// GET in a form with fields.
-async fn get(env: &Env, by: By, sandbox: &Sandbox, target: &str, fields: &[(&str, &str)]) -> Answer {
+async fn get(env: &Env, by: By, sandbox: &Sandbox, target: &str, fields: &[(&str, &str)]) -> Response {
     env.call(by, sandbox, "GET", target, fields, "").await
 }

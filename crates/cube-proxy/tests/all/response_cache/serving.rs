@@ -1,4 +1,4 @@
-//! An answer from the store is an answer like any other.
+//! A response from the store is a response like any other.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,11 +20,11 @@ async fn our_own_headers_are_made_new_for_each_answer() {
     ];
     let (_origin, sandbox) = sandbox_of(env, &theirs).await;
     for id in ["first", "second", "third"] {
-        let answer = env.get_with(&sandbox, "/", &[("X-Cube-Request-Id", id)]).await;
-        assert_eq!(answer.passed(200).request_id(), id);
-        assert_eq!(verdict(&answer), Some(if id == "first" { "MISS" } else { "HIT" }));
+        let response = env.get_with(&sandbox, "/", &[("X-Cube-Request-Id", id)]).await;
+        assert_eq!(response.passed(200).request_id(), id);
+        assert_eq!(verdict(&response), Some(if id == "first" { "MISS" } else { "HIT" }));
         for name in ["keep-alive", "x-hop"] {
-            assert!(!answer.headers.has(name), "{name}");
+            assert!(!response.headers.has(name), "{name}");
         }
     }
     let (one, other) = (env.get(&sandbox, "/").await, env.get(&sandbox, "/").await);
@@ -45,18 +45,18 @@ async fn what_leads_back_is_made_new_for_each_client() {
     ];
     let (_origin, sandbox) = sandbox_of(env, &places).await;
     for round in ["MISS", "HIT", "HIT"] {
-        let answer = get(env, By::Path, &sandbox, "/", &[]).await;
-        assert_eq!(verdict(&answer), Some(round));
+        let response = get(env, By::Path, &sandbox, "/", &[]).await;
+        assert_eq!(verdict(&response), Some(round));
         let prefix = sandbox.prefix();
-        assert_eq!(answer.headers.all("content-location"), [format!("{prefix}/here")]);
-        assert_eq!(answer.headers.all("refresh"), [format!("5; url={prefix}/there")]);
-        assert_eq!(answer.headers.all("service-worker-allowed"), [format!("{prefix}/")]);
-        assert!(!answer.headers.has("strict-transport-security"));
+        assert_eq!(response.headers.all("content-location"), [format!("{prefix}/here")]);
+        assert_eq!(response.headers.all("refresh"), [format!("5; url={prefix}/there")]);
+        assert_eq!(response.headers.all("service-worker-allowed"), [format!("{prefix}/")]);
+        assert!(!response.headers.has("strict-transport-security"));
     }
-    let answer = env.get(&sandbox, "/").await;
-    is_miss(&answer);
-    assert_eq!(answer.headers.all("content-location"), ["/here"]);
-    assert!(answer.headers.has("strict-transport-security"));
+    let response = env.get(&sandbox, "/").await;
+    is_miss(&response);
+    assert_eq!(response.headers.all("content-location"), ["/here"]);
+    assert!(response.headers.has("strict-transport-security"));
 }
 
 #[tokio::test]
@@ -68,9 +68,9 @@ async fn behind_a_mask_a_stored_location_leads_back_over_the_clients_scheme() {
     let host = sandbox.host();
     let mut places = Vec::new();
     for round in ["MISS", "HIT"] {
-        let answer = tls.h1().await.call("GET", "/", &[("Host", &host)], "").await;
-        assert_eq!(verdict(&answer), Some(round));
-        places.push(answer.headers.all("content-location").join(","));
+        let response = tls.h1().await.call("GET", "/", &[("Host", &host)], "").await;
+        assert_eq!(verdict(&response), Some(round));
+        places.push(response.headers.all("content-location").join(","));
     }
     assert!(places[0].contains(&host), "{places:?}");
     assert_eq!(places[0], places[1]);
@@ -104,9 +104,9 @@ async fn every_protocol_and_every_end_of_a_connection_is_served() {
     for (line, fields) in [("HTTP/1.1", "Connection: close\r\n"), ("HTTP/1.0", "")] {
         let mut client = tls.env.client().await;
         client.send(format!("GET / {line}\r\nHost: {host}\r\n{fields}\r\n")).await;
-        let answer = client.answer("GET").await;
-        is_hit(&answer, &body);
-        assert!(!answer.headers.has("transfer-encoding"), "{line}");
+        let response = client.response("GET").await;
+        is_hit(&response, &body);
+        assert!(!response.headers.has("transfer-encoding"), "{line}");
         assert!(client.ended().await, "{line}");
     }
     // Requests sent ahead.
@@ -114,7 +114,7 @@ async fn every_protocol_and_every_end_of_a_connection_is_served() {
     let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
     client.send(request.repeat(3)).await;
     for _ in 0..3 {
-        is_hit(&client.answer("GET").await, &body);
+        is_hit(&client.response("GET").await, &body);
     }
     // TLS and HTTP/2: the scheme is another.
     let mut secure = tls.h1().await;
@@ -153,14 +153,14 @@ async fn a_hit_is_logged_and_counted_and_keeps_no_sandbox_awake() {
     let before = env.proxy.metrics().await;
     let active = env.last_active(&sandbox).await.unwrap();
     eventually("a stamp that would be a later one", || async {
-        let answer = env.get(&sandbox, "/a?b").await;
-        is_hit(&answer, "1");
+        let response = env.get(&sandbox, "/a?b").await;
+        is_hit(&response, "1");
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
         (now > u128::from(active) + 1_100).then_some(())
     })
     .await;
-    let answer = env.get(&sandbox, "/a?b").await;
-    let line = env.proxy.log_line(&answer.request_id()).await;
+    let response = env.get(&sandbox, "/a?b").await;
+    let line = env.proxy.log_line(&response.request_id()).await;
     for (field, value) in [
         ("status", "200"),
         ("retcode", "310200"),
@@ -217,14 +217,14 @@ async fn five_hundred_at_once_are_served() {
         clients.push(client);
     }
     for client in &mut clients {
-        is_hit(&client.answer("GET").await, &body);
+        is_hit(&client.response("GET").await, &body);
     }
     assert_eq!(asked(&origin), 1);
 }
 
-/// A stored answer larger than the buffers on the way to a client that does not read, the sandbox
+/// A stored response larger than the buffers on the way to a client that does not read, the sandbox
 /// that gave it, and such a client.
-async fn stuck(env: &Env) -> (Origin, Sandbox, Client, Answer) {
+async fn stuck(env: &Env) -> (Origin, Sandbox, Client, Response) {
     let origin =
         scripted(
             |exchange| async move { exchange.reply(200, &[PUBLIC], vec![b'x'; 30 * 1024 * 1024]).await },
@@ -249,8 +249,8 @@ async fn a_kill_cuts_an_answer_that_comes_from_the_store() {
     let (_origin, sandbox, mut client, head) = stuck(&env).await;
     let id = head.request_id();
     env.push(&sandbox, "killed").await;
-    let answer = client.body(head, "GET").await;
-    assert!(!answer.clean && answer.body.len() < 30 * 1024 * 1024, "{}", answer.body.len());
+    let response = client.body(head, "GET").await;
+    assert!(!response.clean && response.body.len() < 30 * 1024 * 1024, "{}", response.body.len());
     let line = env.proxy.log_line(&id).await;
     assert_eq!((line.field("status"), line.field("reason")), ("200", "killed"));
 }
@@ -275,8 +275,8 @@ async fn no_stream_is_open(env: &Env) {
 }
 
 #[track_caller]
-fn is_hit_of(answer: &Answer, length: usize) {
-    assert!(hit(answer.passed(200)) && answer.clean && answer.body.len() == length);
+fn is_hit_of(response: &Response, length: usize) {
+    assert!(hit(response.passed(200)) && response.clean && response.body.len() == length);
 }
 
 #[tokio::test]
@@ -286,9 +286,9 @@ async fn an_upgrade_begins_with_an_empty_cache() {
     is_miss(&env.get(&sandbox, "/").await);
     is_hit(&env.get(&sandbox, "/").await, "1");
     env.proxy.upgrade().await;
-    let answer = env.get(&sandbox, "/").await;
-    is_miss(&answer);
-    assert_eq!(answer.text(), "2");
+    let response = env.get(&sandbox, "/").await;
+    is_miss(&response);
+    assert_eq!(response.text(), "2");
 }
 
 #[tokio::test]
@@ -330,7 +330,7 @@ async fn an_early_answer_says_nothing_of_the_cache() {
     )
     .await;
     let sandbox = env.sandbox(&origin).await;
-    let answer = env.get(&sandbox, "/").await;
-    let early = &answer.passed(200).informational[0];
+    let response = env.get(&sandbox, "/").await;
+    let early = &response.passed(200).informational[0];
     assert_eq!((early.headers.all("Link"), early.headers.has("X-Cube-Cache")), (vec!["</a>"], false));
 }

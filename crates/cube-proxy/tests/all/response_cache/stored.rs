@@ -15,8 +15,8 @@ async fn a_public_answer_is_stored_and_served_without_the_application() {
         is_hit(&second, "1");
         assert_eq!(asked(&origin), 1, "{by:?}");
         // The same head, but for what is the cache's to say.
-        let fields = |answer: &cube_testkit::Answer| {
-            let pairs = answer.headers.pairs().iter();
+        let fields = |response: &cube_testkit::Response| {
+            let pairs = response.headers.pairs().iter();
             let own = ["Date", "X-Cube-Request-Id", "X-Cube-Cache", "Age"];
             let mut kept: Vec<_> = pairs.filter(|(name, _)| !own.contains(&name.as_str())).cloned().collect();
             kept.sort();
@@ -32,9 +32,9 @@ async fn nothing_is_stored_unless_it_is_asked_for() {
     let origin = app(&[PUBLIC, ("X-Cube-Cache", "of the application")]).await;
     let sandbox = env.sandbox(&origin).await;
     for number in ["1", "2", "3"] {
-        let answer = env.get(&sandbox, "/").await;
-        assert_eq!(answer.passed(200).text(), number);
-        assert_eq!(verdict(&answer), Some("of the application"));
+        let response = env.get(&sandbox, "/").await;
+        assert_eq!(response.passed(200).text(), number);
+        assert_eq!(verdict(&response), Some("of the application"));
     }
 }
 
@@ -89,8 +89,8 @@ async fn only_a_200_is_stored() {
             scripted(move |exchange| async move { exchange.reply(status, &[PUBLIC], "x").await }).await;
         let sandbox = settled(env, env.sandbox(&origin).await).await;
         for _ in 0..2 {
-            let answer = env.get(&sandbox, "/").await;
-            assert_eq!(verdict(answer.passed(status)), Some("MISS"));
+            let response = env.get(&sandbox, "/").await;
+            assert_eq!(verdict(response.passed(status)), Some("MISS"));
         }
         assert_eq!(asked(&origin), 2, "{status}");
     }
@@ -132,9 +132,9 @@ async fn a_request_for_one_client_or_a_part_is_neither_stored_nor_answered_from_
     is_hit(&env.get(&sandbox, "/").await, &first.text());
     // After: it gets nothing, and what is there stays.
     for field in fields {
-        let answer = env.get_with(&sandbox, "/", &[field]).await;
-        is_bypass(&answer);
-        assert_ne!(answer.text(), first.text(), "{field:?}");
+        let response = env.get_with(&sandbox, "/", &[field]).await;
+        is_bypass(&response);
+        assert_ne!(response.text(), first.text(), "{field:?}");
     }
     is_hit(&env.get(&sandbox, "/").await, &first.text());
 }
@@ -164,15 +164,15 @@ async fn a_private_sandbox_is_not_cached_even_where_its_port_needs_no_token() {
     is_hit(&env.get(&sandbox, "/").await, "1");
     let private = env.sandbox(&origin).token("example-token").await;
     for number in ["2", "3"] {
-        let answer = env.get(&private, "/").await;
-        is_bypass(&answer);
-        assert_eq!(answer.text(), number);
+        let response = env.get(&private, "/").await;
+        is_bypass(&response);
+        assert_eq!(response.text(), number);
     }
     // One that becomes private.
     env.write(&sandbox, &[("AllowPublicTraffic", "false"), ("TrafficAccessToken", "example-token")]).await;
     cube_testkit::eventually("the change to arrive", || async {
-        let answer = env.get(&sandbox, "/").await;
-        verdict(&answer).is_none().then_some(())
+        let response = env.get(&sandbox, "/").await;
+        verdict(&response).is_none().then_some(())
     })
     .await;
     is_bypass(&env.get(&sandbox, "/").await);
@@ -209,10 +209,10 @@ async fn an_answer_that_is_cut_short_is_not_stored() {
             .await;
             let sandbox = settled(env, env.sandbox(&origin).await).await;
             for _ in 0..2 {
-                let answer = env.get(&sandbox, "/").await;
+                let response = env.get(&sandbox, "/").await;
                 // A reset may overtake what was sent before it.
-                assert!(!answer.clean || answer.status == 502, "{framing:?}: {}", answer.brief());
-                assert!(!hit(&answer));
+                assert!(!response.clean || response.status == 502, "{framing:?}: {}", response.brief());
+                assert!(!hit(&response));
             }
             assert_eq!(asked(&origin), 2, "{framing:?} {reset}");
         }
@@ -230,9 +230,9 @@ async fn a_body_that_ends_with_its_connection_is_not_stored() {
     .await;
     let sandbox = settled(env, env.sandbox(&origin).await).await;
     for _ in 0..2 {
-        let answer = env.get(&sandbox, "/").await;
-        is_miss(&answer);
-        assert_eq!(answer.text(), "whole or not");
+        let response = env.get(&sandbox, "/").await;
+        is_miss(&response);
+        assert_eq!(response.text(), "whole or not");
     }
 }
 

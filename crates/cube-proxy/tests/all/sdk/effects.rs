@@ -1,4 +1,4 @@
-//! What the SDKs make of the proxy's answers: errors.md is judged by it.
+//! What the SDKs make of the proxy's responses: errors.md is judged by it.
 
 use cube_testkit::serde_json::{Value, json};
 use cube_testkit::{BlackHole, Envd, Origin, Sandbox, merge, refused_port, scripts};

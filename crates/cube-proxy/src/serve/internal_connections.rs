@@ -71,20 +71,20 @@ impl Open {
 }
 
 /// The open connections of one listener.
-pub(super) struct Places {
+pub(super) struct InternalConnections {
     most: usize,
     share: usize,
     open: Mutex<Open>,
     changed: Notify,
 }
 
-impl Places {
+impl InternalConnections {
     /// For `most` connections, `share` of them of one address.
     pub(super) fn new(most: usize, share: usize) -> Arc<Self> {
         Arc::new(Self { most, share, open: Mutex::default(), changed: Notify::new() })
     }
 
-    /// Returns when another connection can be taken: there is a free place, or a silent connection.
+    /// Returns when another connection can be taken: there is a free connection_slot, or a silent connection.
     pub(super) async fn room(&self) {
         loop {
             // Made before the look: from then on no notice is missed.
@@ -99,9 +99,9 @@ impl Places {
         }
     }
 
-    /// A place for a new connection, for which a silent one is ended where that is needed. `None`:
+    /// A connection_slot for a new connection, for which a silent one is ended where that is needed. `None`:
     /// the address has its share, or the listener all it can have, and all of them have a request.
-    pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<InternalConnection> {
         let mut open = self.open.lock();
         if open.of(address) >= self.share && !open.evict(Some(address)) {
             return None;
@@ -114,7 +114,7 @@ impl Places {
         let evicted = Arc::new(Notify::new());
         let silent = Some(open.hush(Rank::New, address, &evicted));
         drop(open);
-        Some(Place { places: self.clone(), address, silent, evicted })
+        Some(InternalConnection { places: self.clone(), address, silent, evicted })
     }
 
     /// Ends the connection that would go first, where there is a silent one.
@@ -123,16 +123,16 @@ impl Places {
     }
 }
 
-/// The place of one connection, given back when it is dropped.
-pub(super) struct Place {
-    places: Arc<Places>,
+/// The connection_slot of one connection, given back when it is dropped.
+pub(super) struct InternalConnection {
+    places: Arc<InternalConnections>,
     address: IpAddr,
     /// None: a request is under way.
     silent: Option<Key>,
     evicted: Arc<Notify>,
 }
 
-impl Place {
+impl InternalConnection {
     /// Returns when the connection is to end, which it is told once and only while it is silent.
     pub(super) async fn evicted(&self) {
         self.evicted.notified().await;
@@ -158,10 +158,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for InternalConnection {
     fn drop(&mut self) {
         let mut open = self.places.open.lock();
-        // Who was told to end has given its place away already.
+        // Who was told to end has given its connection_slot away already.
         let held = self.silent.is_none_or(|key| open.silent.remove(&key).is_some());
         if held {
             open.leave(self.address);
@@ -182,17 +182,17 @@ mod tests {
     const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-    fn ended(place: &Place) -> bool {
-        place.evicted().now_or_never().is_some()
+    fn ended(connection_slot: &InternalConnection) -> bool {
+        connection_slot.evicted().now_or_never().is_some()
     }
 
-    fn count(places: &Places) -> usize {
+    fn count(places: &InternalConnections) -> usize {
         places.open.lock().count
     }
 
     #[test]
     fn the_oldest_silent_connection_makes_room_and_kept_ones_do_first() {
-        let places = Places::new(3, 3);
+        let places = InternalConnections::new(3, 3);
         let (oldest, old) = (places.admit(HOME).unwrap(), places.admit(HOME).unwrap());
         let mut kept = places.admit(HOME).unwrap();
         assert!(kept.begin());
@@ -203,14 +203,14 @@ mod tests {
         assert_eq!((ended(&oldest), ended(&old)), (true, false));
         assert_eq!(count(&places), 3);
         drop((kept, oldest));
-        assert_eq!(count(&places), 3, "a place is given away once");
+        assert_eq!(count(&places), 3, "a connection_slot is given away once");
         drop(old);
         assert_eq!(count(&places), 2);
     }
 
     #[test]
     fn a_connection_with_a_request_stays_and_one_that_was_ended_has_none() {
-        let places = Places::new(2, 2);
+        let places = InternalConnections::new(2, 2);
         let (mut busy, mut silent) = (places.admit(HOME).unwrap(), places.admit(HOME).unwrap());
         assert!(busy.begin());
         let mut third = places.admit(OTHER).unwrap();
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn an_address_over_its_share_ends_its_own_connections() {
-        let places = Places::new(9, 2);
+        let places = InternalConnections::new(9, 2);
         let other = places.admit(OTHER).unwrap();
         let (first, mut second) = (places.admit(HOME).unwrap(), places.admit(HOME).unwrap());
         let mut third = places.admit(HOME).unwrap();

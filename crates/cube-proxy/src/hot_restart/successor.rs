@@ -11,7 +11,7 @@ use super::channel::{Channel, Detached};
 use super::socket::{self, Inherited};
 use super::{Message, PROTOCOL, UpgradeError};
 use crate::error::StartError;
-use crate::rundir::RunDir;
+use crate::run_dir::RunDir;
 
 /// How long a process that is just taking over may take to put its socket in place.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ const FIRST_WORD: Duration = Duration::from_secs(10);
 const KNOWN: Duration = Duration::from_secs(60);
 
 /// What the running process said to `run --upgrade`.
-pub(crate) enum Answer {
+pub(crate) enum RestartReply {
     /// This process is the successor.
     Successor(Predecessor, Inherited),
     /// Another process is, which the running one started; all is done.
@@ -45,7 +45,7 @@ pub(crate) struct Takeover {
 ///
 /// # Errors
 /// [`StartError::Upgrade`] when there is none, it refuses, or the successor that it started failed.
-pub(crate) fn ask(run_dir: &RunDir) -> Result<Answer, StartError> {
+pub(crate) fn ask(run_dir: &RunDir) -> Result<RestartReply, StartError> {
     let running = run_dir.running()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| StartError::Engine(format!("no runtime: {error}")))?;
@@ -53,7 +53,7 @@ pub(crate) fn ask(run_dir: &RunDir) -> Result<Answer, StartError> {
 }
 
 /// `named`: the process of the pid file. Without one the socket alone may be there.
-async fn converse(run_dir: &Path, named: Option<i32>) -> Result<Answer, UpgradeError> {
+async fn converse(run_dir: &Path, named: Option<i32>) -> Result<RestartReply, UpgradeError> {
     let stream = match named {
         Some(named) => connect(run_dir).await.map_err(|error| {
             UpgradeError::new(format!(
@@ -83,13 +83,13 @@ async fn converse(run_dir: &Path, named: Option<i32>) -> Result<Answer, UpgradeE
         Some(Message::Sockets { pid, sockets }) => {
             let inherited = Inherited::new(sockets, channel.take_descriptors());
             let channel = channel.detach().map_err(lost)?;
-            Ok(Answer::Successor(Predecessor { pid, channel }, inherited))
+            Ok(RestartReply::Successor(Predecessor { pid, channel }, inherited))
         }
         Some(Message::Starting) => {
             tracing::info!("process {running} starts its successor");
             // It has a limit of its own.
             match channel.receive().await.map_err(lost)? {
-                Some(Message::Outcome { code: 0, text }) => Ok(Answer::Done(text)),
+                Some(Message::Outcome { code: 0, text }) => Ok(RestartReply::Done(text)),
                 Some(Message::Outcome { code, text }) => Err(UpgradeError { text, code }),
                 _ => Err(gone()),
             }

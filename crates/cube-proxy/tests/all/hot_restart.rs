@@ -57,11 +57,11 @@ impl Stream {
 }
 
 async fn list(env: &Env, since: u64) -> Value {
-    let answer = env.proxy.admin("GET", &format!("/admin/last_active?since={since}"), "").await;
-    serde_json::from_slice(&answer.body).unwrap()
+    let response = env.proxy.admin("GET", &format!("/admin/last_active?since={since}"), "").await;
+    serde_json::from_slice(&response.body).unwrap()
 }
 
-async fn asks(client: &mut Client, sandbox: &Sandbox) -> cube_testkit::Answer {
+async fn asks(client: &mut Client, sandbox: &Sandbox) -> cube_testkit::Response {
     client.call("GET", "/", &[("Host", &sandbox.host())], "").await
 }
 
@@ -152,7 +152,7 @@ async fn a_sandbox_that_is_paused_later_is_gated_in_the_old_process_too() {
     client.get(&other.host(), "/", &[]).await.passed(200);
     assert_eq!(env.proxy.old_processes(), 1);
     stream.data("", true).await.unwrap();
-    stream.answer().await.passed(200);
+    stream.response().await.passed(200);
     // Idle now, so it is told to go, and the process with it.
     env.proxy.old_ended(0).await;
 }
@@ -173,9 +173,9 @@ async fn an_idle_connection_is_kept_for_one_more_request() {
     env.proxy.upgrade().await;
     assert_eq!(env.proxy.old_processes(), 1);
     for client in [&mut idle, &mut fresh] {
-        let answer = asks(client, &sandbox).await;
-        answer.passed(200);
-        assert_eq!(answer.headers.get("connection"), Some("close"));
+        let response = asks(client, &sandbox).await;
+        response.passed(200);
+        assert_eq!(response.headers.get("connection"), Some("close"));
         assert!(client.ended().await);
     }
     env.proxy.old_ended(0).await;
@@ -248,8 +248,8 @@ async fn calls_to_the_admin_api_wait_for_the_hand_over() {
                 let mut calls = 0;
                 while !*stopped.borrow() {
                     let mut client = Client::connect(address).await;
-                    let answer = client.call("POST", "/admin/state", &local, &body).await;
-                    assert_eq!((answer.status, answer.text().as_str()), (200, r#"{"ok":true}"#));
+                    let response = client.call("POST", "/admin/state", &local, &body).await;
+                    assert_eq!((response.status, response.text().as_str()), (200, r#"{"ok":true}"#));
                     calls += 1;
                 }
                 calls

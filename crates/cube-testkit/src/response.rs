@@ -1,4 +1,4 @@
-//! An answer as the client got it, and what can be said about it.
+//! A response as the client got it, and what can be said about it.
 
 use std::time::Duration;
 
@@ -49,9 +49,9 @@ impl Headers {
     }
 }
 
-/// An answer, read to its end.
+/// A response, read to its end.
 #[derive(Debug, Clone, Default)]
-pub struct Answer {
+pub struct Response {
     /// Its head byte for byte (HTTP/1 only).
     pub head: Vec<u8>,
     /// `HTTP/1.1`, `HTTP/1.0` or `HTTP/2.0`.
@@ -61,18 +61,18 @@ pub struct Answer {
     /// Its header fields.
     pub headers: Headers,
     /// The 1xx answers that came before it.
-    pub informational: Vec<Answer>,
+    pub informational: Vec<Response>,
     /// Its body, transfer coding removed.
     pub body: Vec<u8>,
     /// Its trailers (HTTP/2 only).
     pub trailers: Headers,
     /// Whether the body ended as its framing says; false for a cut one.
     pub clean: bool,
-    /// From the request's first byte to the answer's last.
+    /// From the request's first byte to the response's last.
     pub took: Duration,
 }
 
-/// What an echoing origin received, read from its answer.
+/// What an echoing origin received, read from its response.
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// The name of the origin.
@@ -89,7 +89,7 @@ pub struct Seen {
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     /// Parses an HTTP/1 head.
     #[must_use]
     pub fn of_head(head: Vec<u8>) -> Self {
@@ -125,7 +125,7 @@ impl Answer {
         all[0].to_owned()
     }
 
-    /// The sandbox answered, with this status, and the answer carries our two headers once each.
+    /// The sandbox answered, with this status, and the response carries our two headers once each.
     #[track_caller]
     pub fn passed(&self, status: u16) -> &Self {
         let retcode = if status == 200 { 310_200 } else { 330_000 + u32::from(status) };
@@ -184,7 +184,7 @@ impl Answer {
         self.is_own(504, 310_509, r#"{"error":"gateway timeout"}"#)
     }
 
-    /// What an echoing origin received; the answer must have passed with 200.
+    /// What an echoing origin received; the response must have passed with 200.
     #[track_caller]
     #[must_use]
     pub fn seen(&self) -> Seen {
@@ -202,7 +202,7 @@ impl Answer {
         }
     }
 
-    /// The answer in one line, for messages.
+    /// The response in one line, for messages.
     #[must_use]
     pub fn brief(&self) -> String {
         let body: String = self.text().chars().take(300).collect();
@@ -227,9 +227,9 @@ impl Answer {
 mod tests {
     use super::*;
 
-    fn own(head: &str, body: &str) -> Answer {
+    fn own(head: &str, body: &str) -> Response {
         let head = format!("{head}\r\n\r\n").into_bytes();
-        Answer { body: body.into(), ..Answer::of_head(head) }
+        Response { body: body.into(), ..Response::of_head(head) }
     }
 
     const HEAD: &str = "HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 22\r\n\

@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::SocketName;
 use crate::error::StartError;
-use crate::rundir::RunDir;
+use crate::run_dir::RunDir;
 
 const FILE: &str = "upgrade.sock";
 

@@ -30,11 +30,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(crate) use child::StartedAs;
-pub(crate) use drainer::Stop;
+pub(crate) use drainer::DrainEnd;
 pub(crate) use incumbent::{Incumbent, Phase, Settings};
 pub(crate) use presence::Presence;
 pub(crate) use socket::{Handle, Inherited, UpgradeSocket};
-pub(crate) use successor::{Answer, Predecessor, ask};
+pub(crate) use successor::{Predecessor, RestartReply, ask};
 
 /// Changes when two processes could no longer understand each other.
 const PROTOCOL: u32 = 1;
@@ -116,7 +116,7 @@ enum Message {
     Stop { now: bool },
     /// A request that came to the drainer's admin API.
     Errand { number: u64, method: String, target: String, body: String },
-    /// Its answer.
+    /// Its response.
     Done { number: u64, status: u16, body: String },
 
     /// Something that a later version says.

@@ -6,7 +6,7 @@ use cube_edge::{Drain, Gateway, Stage};
 
 use super::reload::Reload;
 use super::signals::Signals;
-use crate::upgrade::{Incumbent, Stop};
+use crate::hot_restart::{DrainEnd, Incumbent};
 
 /// How long, after everything is over, processes of before an upgrade may take to end.
 const DRAINERS_END: Duration = Duration::from_secs(2);
@@ -79,7 +79,7 @@ pub(super) async fn drain_after_upgrade(
     let stages = gateway.drain();
     let stop = drainer.stop();
     if stopped {
-        stop.send_replace(Stop::Asked);
+        stop.send_replace(DrainEnd::Asked);
     }
     tracing::info!(open = gateway.driver().open(), "a successor serves; draining");
     gateway.ends_within(config.drain.timeout);
@@ -97,18 +97,18 @@ pub(super) async fn drain_after_upgrade(
     };
     let told = async {
         // The sender is in `stop`, which lives here.
-        let _ = stop.subscribe().wait_for(|stop| *stop >= Stop::Asked).await;
+        let _ = stop.subscribe().wait_for(|stop| *stop >= DrainEnd::Asked).await;
         gateway.ends_within(config.drain.delay.saturating_add(config.drain.stop_timeout));
         tokio::time::sleep(config.drain.delay).await;
         stages.advance(Stage::Emptying);
         run_out(stages, config.drain.stop_timeout, "drain.stop_timeout", gateway).await;
     };
     let told_now = async {
-        let _ = stop.subscribe().wait_for(|stop| *stop == Stop::Now).await;
+        let _ = stop.subscribe().wait_for(|stop| *stop == DrainEnd::Now).await;
         stages.advance(Stage::Over);
     };
     let signalled = async {
-        for to in [Stop::Asked, Stop::Now] {
+        for to in [DrainEnd::Asked, DrainEnd::Now] {
             signals.until_stop(gateway, reload).await;
             tracing::info!(open = gateway.driver().open(), "this draining process was asked to stop");
             stop.send_modify(|stop| *stop = to.max(*stop));
@@ -122,7 +122,7 @@ pub(super) async fn drain_after_upgrade(
     let ended = async {
         gateway.finish().await;
         let told_now = async {
-            let _ = stop.subscribe().wait_for(|stop| *stop == Stop::Now).await;
+            let _ = stop.subscribe().wait_for(|stop| *stop == DrainEnd::Now).await;
             tokio::time::sleep(LAST_RESPONSES).await;
         };
         // They go to the successor over the link that ends after this.

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use crate::error::StartError;
-use crate::rundir::RunDir;
+use crate::run_dir::RunDir;
 
 /// Whether the access log could be opened.
 ///

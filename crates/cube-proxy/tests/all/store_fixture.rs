@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::{Value, json};
-use cube_testkit::{Answer, Env, Origin, RedisCluster, RedisServer, Reply, Sandbox, Sentinels, eventually};
+use cube_testkit::{Env, Origin, RedisCluster, RedisServer, Reply, Response, Sandbox, Sentinels, eventually};
 
 use crate::support::builder;
 
@@ -18,12 +18,12 @@ pub(crate) enum Store {
 }
 
 /// A proxy and its store.
-pub(crate) struct World {
+pub(crate) struct StoreFixture {
     pub(crate) env: Env,
     pub(crate) store: Store,
 }
 
-impl World {
+impl StoreFixture {
     /// A proxy over a store that runs.
     pub(crate) async fn over(store: Store, overrides: &Value) -> Self {
         let redis = match store {
@@ -36,12 +36,12 @@ impl World {
             Store::Sentinels(sentinels) => sentinels.url(),
         };
         let proxy = builder(&json!({ "store": { "redis": { "url": url } } })).config(overrides);
-        let world = Self { env: Env { proxy: proxy.start().await, redis }, store };
+        let fixture = Self { env: Env { proxy: proxy.start().await, redis }, store };
         eventually("changes to be pushed", || async {
-            (world.metric("cube_proxy_cache_tracked", &[]).await == 1.0).then_some(())
+            (fixture.metric("cube_proxy_cache_tracked", &[]).await == 1.0).then_some(())
         })
         .await;
-        world
+        fixture
     }
 
     /// One command where its key is at home.
@@ -87,7 +87,7 @@ impl World {
         self.env.proxy.metrics().await.sum(name, labels)
     }
 
-    /// Asks until the answer came out of the cache: the push of the last change may spoil the
+    /// Asks until the response came out of the cache: the push of the last change may spoil the
     /// first reading.
     pub(crate) async fn warm(&self, sandbox: &Sandbox) {
         let from_memory = || async {
@@ -106,19 +106,19 @@ impl World {
 
 /// Which application answered; `None`: the proxy said that there is no such sandbox. A request that
 /// was under way when the life of its sandbox ended ends with it, which is nobody's answer. Every
-/// other answer fails the test.
+/// other response fails the test.
 #[track_caller]
-pub(crate) fn who(answer: &Answer) -> Option<String> {
-    match answer.retcode() {
+pub(crate) fn who(response: &Response) -> Option<String> {
+    match response.retcode() {
         Some(310_507) => {
-            answer.is_not_found();
+            response.is_not_found();
             None
         }
         Some(310_410) => {
-            answer.is_own(410, 310_410, r#"{"error":"gone"}"#);
+            response.is_own(410, 310_410, r#"{"error":"gone"}"#);
             Some(String::new())
         }
-        _ => Some(answer.seen().origin),
+        _ => Some(response.seen().origin),
     }
 }
 

@@ -1,4 +1,4 @@
-"""The world of the load bench: the origin, Redis with its records, and the peers in front."""
+"""The testbed of the load bench: the origin, Redis with its records, and the peers in front."""
 
 import os
 import pwd
@@ -33,7 +33,7 @@ class Peer:
         self.name, self.title, self.process, self.http, self.https = name, title, process, http, https
 
 
-class World:
+class Testbed:
     """Starts what the scenarios need. The proxies share `proxy_cpu`; all else has `other_cpus`."""
 
     def __init__(self, group, directory, binaries, proxy_cpu, other_cpus, peers=PROXIES):

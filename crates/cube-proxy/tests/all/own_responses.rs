@@ -1,12 +1,12 @@
 //! What the client gets back (routing.md, errors.md).
 
-use cube_testkit::{Answer, By, Origin, Sandbox, scripts};
+use cube_testkit::{By, Origin, Response, Sandbox, scripts};
 
 use crate::support::cube;
 
-/// The answer in some form from an application that answers with these headers; `HOST` and
+/// The response in some form from an application that answers with these headers; `HOST` and
 /// `PREFIX` in them stand for the client's Host and the path prefix.
-async fn answered(by: By, status: u16, headers: &[(&str, &str)]) -> (Answer, Sandbox, String) {
+async fn answered(by: By, status: u16, headers: &[(&str, &str)]) -> (Response, Sandbox, String) {
     let env = cube().await;
     let id = cube_testkit::unique_id("a");
     let sandbox = Sandbox::named(&id);
@@ -50,9 +50,9 @@ async fn a_location_in_the_path_form_is_moved_under_the_prefix() {
         ("Set-Cookie", "a=1; HttpOnly", "a=1; HttpOnly"),
         ("Set-Cookie", "a=1; Domain=cube.test; path=/q; Secure", "a=1; path=PREFIX/q; Secure"),
     ] {
-        let (answer, sandbox, host) = answered(By::Path, 302, &[(name, sent)]).await;
+        let (response, sandbox, host) = answered(By::Path, 302, &[(name, sent)]).await;
         let want = want.replace("PREFIX", &sandbox.prefix()).replace("HOST", &host);
-        assert_eq!(answer.headers.all(name), [want], "{name}: {sent}");
+        assert_eq!(response.headers.all(name), [want], "{name}: {sent}");
     }
 }
 
@@ -60,9 +60,9 @@ async fn a_location_in_the_path_form_is_moved_under_the_prefix() {
 async fn location_and_cookies_of_the_other_forms_are_left_alone() {
     for by in [By::Host, By::Header] {
         let headers = [("Location", "/login"), ("Set-Cookie", "a=1; Path=/"), ("Set-Cookie", "b=2")];
-        let (answer, ..) = answered(by, 302, &headers).await;
-        assert_eq!(answer.headers.all("Location"), ["/login"]);
-        assert_eq!(answer.headers.all("Set-Cookie"), ["a=1; Path=/", "b=2"]);
+        let (response, ..) = answered(by, 302, &headers).await;
+        assert_eq!(response.headers.all("Location"), ["/login"]);
+        assert_eq!(response.headers.all("Set-Cookie"), ["a=1; Path=/", "b=2"]);
     }
 }
 
@@ -76,20 +76,20 @@ async fn hop_by_hop_headers_of_the_answer_end_here() {
         ("X-App", "stays"),
     ];
     for by in By::ALL {
-        let (answer, ..) = answered(by, 200, &sent).await;
+        let (response, ..) = answered(by, 200, &sent).await;
         for name in ["X-Mine", "Keep-Alive", "Proxy-Connection"] {
-            assert!(!answer.passed(200).headers.has(name), "{name}: {}", answer.brief());
+            assert!(!response.passed(200).headers.has(name), "{name}: {}", response.brief());
         }
-        assert_eq!(answer.headers.all("X-App"), ["stays"]);
+        assert_eq!(response.headers.all("X-App"), ["stays"]);
     }
 }
 
 #[tokio::test]
 async fn the_sandboxs_own_copies_of_our_headers_are_removed() {
     let forged = [("X-Cube-Request-Id", "forged"), ("X-Cube-Retcode", "310507"), ("x-cube-retcode", "1")];
-    let (answer, ..) = answered(By::Host, 200, &forged).await;
-    answer.passed(200);
-    assert_ne!(answer.request_id(), "forged");
+    let (response, ..) = answered(By::Host, 200, &forged).await;
+    response.passed(200);
+    assert_ne!(response.request_id(), "forged");
 }
 
 #[tokio::test]
@@ -103,14 +103,14 @@ async fn the_path_form_removes_what_would_bind_a_whole_browser_origin() {
         ("Reporting-Endpoints", "a=\"/b\""),
         ("Service-Worker-Allowed", "/"),
     ];
-    let (answer, sandbox, _) = answered(By::Path, 200, &sent).await;
+    let (response, sandbox, _) = answered(By::Path, 200, &sent).await;
     for (name, _) in &sent[..6] {
-        assert!(!answer.headers.has(name), "{name}");
+        assert!(!response.headers.has(name), "{name}");
     }
-    assert_eq!(answer.headers.all("Service-Worker-Allowed"), [format!("{}/", sandbox.prefix())]);
-    let (answer, ..) = answered(By::Host, 200, &sent).await;
+    assert_eq!(response.headers.all("Service-Worker-Allowed"), [format!("{}/", sandbox.prefix())]);
+    let (response, ..) = answered(By::Host, 200, &sent).await;
     for (name, value) in sent {
-        assert_eq!(answer.headers.all(name), [value]);
+        assert_eq!(response.headers.all(name), [value]);
     }
 }
 
@@ -122,8 +122,8 @@ async fn answers_without_a_body_leave_the_connection_in_order() {
         let sandbox = env.sandbox(&origin).await;
         let mut client = env.client().await;
         for _ in 0..2 {
-            let answer = client.call("GET", "/", &[("Host", &sandbox.host())], "").await;
-            assert!(!answer.passed(status).headers.has("Transfer-Encoding"), "{}", answer.brief());
+            let response = client.call("GET", "/", &[("Host", &sandbox.host())], "").await;
+            assert!(!response.passed(status).headers.has("Transfer-Encoding"), "{}", response.brief());
         }
     }
 }
@@ -134,8 +134,8 @@ async fn head_keeps_the_length_and_has_no_body() {
     let origin = Origin::replying(200, &[], "twelve bytes").await;
     let sandbox = env.sandbox(&origin).await;
     let mut client = env.client().await;
-    let answer = client.call("HEAD", "/", &[("Host", &sandbox.host())], "").await;
-    assert_eq!(answer.passed(200).headers.all("Content-Length"), ["12"]);
+    let response = client.call("HEAD", "/", &[("Host", &sandbox.host())], "").await;
+    assert_eq!(response.passed(200).headers.all("Content-Length"), ["12"]);
     assert_eq!(client.call("GET", "/", &[("Host", &sandbox.host())], "").await.text(), "twelve bytes");
     assert_eq!(client.call("HEAD", "/", &[("Host", &env.nobody().host())], "").await.status, 404);
     assert_eq!(client.call("GET", "/", &[("Host", &sandbox.host())], "").await.text(), "twelve bytes");
@@ -149,17 +149,17 @@ async fn a_content_length_on_a_204_is_stripped() {
         Ok(exchange)
     })
     .await;
-    let answer = env.get(&env.sandbox(&origin).await, "/").await;
-    assert!(!answer.passed(204).headers.has("Content-Length"), "{}", answer.brief());
+    let response = env.get(&env.sandbox(&origin).await, "/").await;
+    assert!(!response.passed(204).headers.has("Content-Length"), "{}", response.brief());
 }
 
 #[tokio::test]
 async fn the_proxys_own_answers_may_be_read_by_scripts_of_any_origin() {
     let env = cube().await;
     let nobody = env.nobody();
-    let answer = env.get_with(&nobody, "/", &[("Origin", "https://a.example")]).await;
-    assert_eq!(answer.is_not_found().headers.all("Access-Control-Allow-Origin"), ["*"]);
-    let exposed = answer.headers.get("Access-Control-Expose-Headers").unwrap_or_default().to_lowercase();
+    let response = env.get_with(&nobody, "/", &[("Origin", "https://a.example")]).await;
+    assert_eq!(response.is_not_found().headers.all("Access-Control-Allow-Origin"), ["*"]);
+    let exposed = response.headers.get("Access-Control-Expose-Headers").unwrap_or_default().to_lowercase();
     assert!(exposed.contains("x-cube-request-id") && exposed.contains("x-cube-retcode"), "{exposed}");
     assert!(!env.get(&nobody, "/").await.headers.has("Access-Control-Allow-Origin"));
 }
@@ -172,17 +172,17 @@ async fn a_preflight_that_the_proxy_answers_is_a_204() {
         ("Access-Control-Request-Method", "PUT"),
         ("Access-Control-Request-Headers", "x-one"),
     ];
-    let answer = env.call(By::Host, &env.nobody(), "OPTIONS", "/", &preflight, "").await;
-    assert_eq!((answer.status, answer.retcode()), (204, Some(310_507)), "{}", answer.brief());
+    let response = env.call(By::Host, &env.nobody(), "OPTIONS", "/", &preflight, "").await;
+    assert_eq!((response.status, response.retcode()), (204, Some(310_507)), "{}", response.brief());
     for (name, value) in [
         ("Access-Control-Allow-Origin", "*"),
         ("Access-Control-Allow-Methods", "PUT"),
         ("Access-Control-Allow-Headers", "x-one"),
         ("Access-Control-Max-Age", "5"),
     ] {
-        assert_eq!(answer.headers.all(name), [value]);
+        assert_eq!(response.headers.all(name), [value]);
     }
-    assert!(!answer.headers.has("Content-Length"));
+    assert!(!response.headers.has("Content-Length"));
 }
 
 #[tokio::test]
@@ -192,6 +192,6 @@ async fn an_applications_cors_answer_is_left_alone() {
         Origin::scripted(scripts::reply(200, &[("Access-Control-Allow-Origin", "https://app")], "x"));
     let origin = origin.await;
     let sandbox = env.sandbox(&origin).await;
-    let answer = env.get_with(&sandbox, "/", &[("Origin", "https://app")]).await;
-    assert_eq!(answer.passed(200).headers.all("Access-Control-Allow-Origin"), ["https://app"]);
+    let response = env.get_with(&sandbox, "/", &[("Origin", "https://app")]).await;
+    assert_eq!(response.passed(200).headers.all("Access-Control-Allow-Origin"), ["https://app"]);
 }

@@ -55,10 +55,10 @@ async fn keep_alive(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> u
     while !over.load(Ordering::SeqCst) {
         let mut client = tls.env.client().await;
         while !over.load(Ordering::SeqCst) {
-            let answer = client.call("GET", "/", &[("Host", &sandbox.host())], "").await;
-            assert!(answer.status == 200 && answer.clean, "{answer:?}");
+            let response = client.call("GET", "/", &[("Host", &sandbox.host())], "").await;
+            assert!(response.status == 200 && response.clean, "{response:?}");
             count += 1;
-            if answer.headers.get("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
+            if response.headers.get("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
                 break;
             }
         }
@@ -71,8 +71,8 @@ async fn new_connections(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>)
     let mut count = 0;
     while !over.load(Ordering::SeqCst) {
         let mut client = if count % 8 == 0 { tls.h1().await } else { tls.env.client().await };
-        let answer = client.call("POST", "/", &[("Host", &sandbox.host())], "body").await;
-        assert!(answer.status == 200 && answer.clean, "{answer:?}");
+        let response = client.call("POST", "/", &[("Host", &sandbox.host())], "body").await;
+        assert!(response.status == 200 && response.clean, "{response:?}");
         count += 1;
     }
     count
@@ -84,8 +84,8 @@ async fn h2_requests(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> 
     while !over.load(Ordering::SeqCst) {
         let client = tls.h2().await;
         while !over.load(Ordering::SeqCst) {
-            let Some(answer) = client.try_get(&sandbox.host(), "/", &[]).await else { break };
-            assert!(answer.status == 200 && answer.clean, "{answer:?}");
+            let Some(response) = client.try_get(&sandbox.host(), "/", &[]).await else { break };
+            assert!(response.status == 200 && response.clean, "{response:?}");
             count += 1;
         }
     }
@@ -102,8 +102,8 @@ async fn h2_beside_a_stream(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBoo
         let piece = mirrored.piece().await.expect("an open stream").expect("a piece");
         assert_eq!(piece, format!("{count}"));
         count += 1;
-        let answer = client.get(&sandbox.host(), "/", &[]).await;
-        assert!(answer.status == 200 && answer.clean, "{answer:?}");
+        let response = client.get(&sandbox.host(), "/", &[]).await;
+        assert!(response.status == 200 && response.clean, "{response:?}");
         tokio::time::sleep(TICK).await;
     }
     upload.data("", true).await.expect("an open stream");
@@ -133,8 +133,8 @@ async fn grpc(client: GrpcClient, short_ones: bool, over: &AtomicBool) -> usize 
         assert_eq!(echo, format!("{count}"));
         count += 1;
         if short_ones {
-            let answer = client.unary("Unary", Request::new(Bytes::from_static(b"hello"))).await;
-            assert_eq!(answer.expect("an answer").into_inner(), "hello");
+            let response = client.unary("Unary", Request::new(Bytes::from_static(b"hello"))).await;
+            assert_eq!(response.expect("an answer").into_inner(), "hello");
         }
         tokio::time::sleep(TICK).await;
     }
@@ -209,7 +209,7 @@ async fn uploads(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> usiz
                 upload.data(vec![7; 1 << 14], false).await.expect("an open stream");
             }
             upload.data("", true).await.expect("an open stream");
-            upload.answer().await.passed(200).text()
+            upload.response().await.passed(200).text()
         } else {
             let mut client = tls.env.client().await;
             client.request("POST", "/count", &[("Host", &host), ("Transfer-Encoding", "chunked")]).await;
@@ -217,7 +217,7 @@ async fn uploads(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> usiz
                 client.chunk(vec![7; 1 << 14]).await;
             }
             client.send("0\r\n\r\n").await;
-            client.answer("POST").await.passed(200).text()
+            client.response("POST").await.passed(200).text()
         };
         assert_eq!(text, (PIECES << 14).to_string());
         count += 1;

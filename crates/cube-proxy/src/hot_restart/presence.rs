@@ -8,7 +8,7 @@ use tokio::net::UnixStream;
 
 use super::{UpgradeSocket, socket};
 use crate::error::StartError;
-use crate::rundir::RunDir;
+use crate::run_dir::RunDir;
 
 /// See the module.
 pub(crate) struct Presence {

@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::places::{Place, Places};
+use super::internal_connections::{InternalConnection, InternalConnections};
 use crate::error::StartError;
 
 /// Connections open at one time (operations.md, Listeners).
@@ -33,9 +33,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
 /// One such listener, bound and not yet served.
-pub(super) struct PlainListener(Pin<Box<dyn Future<Output = ()> + Send>>);
+pub(super) struct InternalListener(Pin<Box<dyn Future<Output = ()> + Send>>);
 
-impl PlainListener {
+impl InternalListener {
     /// Binds `address` for `app`, unless `inherited` is its socket already; `option` is the
     /// listener's name in the configuration. A handle of the socket comes along.
     ///
@@ -89,7 +89,7 @@ async fn accept<A: OperatorApp>(
     // until their next one.
     let shutdown = handed_over.clone();
     let mut successor = handed_over;
-    let places = Places::new(CONNECTIONS, SHARE);
+    let places = InternalConnections::new(CONNECTIONS, SHARE);
     loop {
         let next = async {
             places.room().await;
@@ -101,7 +101,7 @@ async fn accept<A: OperatorApp>(
         };
         match accepted {
             Ok((tcp, peer)) => {
-                let Some(place) = places.admit(peer.ip().to_canonical()) else {
+                let Some(connection_slot) = places.admit(peer.ip().to_canonical()) else {
                     tracing::debug!(listener = option, %peer, "closed: too many requests at once");
                     continue;
                 };
@@ -109,7 +109,7 @@ async fn accept<A: OperatorApp>(
                 tokio::spawn(async move {
                     serve_connection(
                         connection(tcp, peer),
-                        place,
+                        connection_slot,
                         &*app,
                         &shutdown,
                         gateway.admin_forwarding(),
@@ -127,7 +127,7 @@ async fn accept<A: OperatorApp>(
     }
 }
 
-/// The accepted connection for the engine, which asks it for its peer.
+/// The accepted connection for Pingora, which asks it for its peer.
 fn connection(tcp: TcpStream, peer: SocketAddr) -> Stream {
     let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
     // Just made, so there is nothing in it yet.
@@ -139,14 +139,14 @@ fn connection(tcp: TcpStream, peer: SocketAddr) -> Stream {
 
 async fn serve_connection<A: OperatorApp>(
     stream: Stream,
-    mut place: Place,
+    mut connection_slot: InternalConnection,
     app: &A,
     shutdown: &watch::Receiver<bool>,
     forwarding: &AdminForwarding,
 ) {
     let fresh = forwarding.under_way();
     let mut kept = {
-        let first = exchange(stream, FIRST_BYTE, &mut place, app, shutdown);
+        let first = exchange(stream, FIRST_BYTE, &mut connection_slot, app, shutdown);
         tokio::pin!(first);
         tokio::select! {
             kept = &mut first => {
@@ -160,8 +160,8 @@ async fn serve_connection<A: OperatorApp>(
         }
     };
     while let Some(stream) = kept {
-        place.keep();
-        kept = exchange(stream, KEEPALIVE, &mut place, app, shutdown).await;
+        connection_slot.keep();
+        kept = exchange(stream, KEEPALIVE, &mut connection_slot, app, shutdown).await;
     }
 }
 
@@ -169,7 +169,7 @@ async fn serve_connection<A: OperatorApp>(
 async fn exchange<A: OperatorApp>(
     mut stream: Stream,
     wait: Duration,
-    place: &mut Place,
+    connection_slot: &mut InternalConnection,
     app: &A,
     shutdown: &watch::Receiver<bool>,
 ) -> Option<Stream> {
@@ -180,9 +180,9 @@ async fn exchange<A: OperatorApp>(
     };
     let request = tokio::select! {
         request = head => request?,
-        () = place.evicted() => return None,
+        () = connection_slot.evicted() => return None,
     };
-    if place.begin() { app.respond(request, shutdown).await } else { None }
+    if connection_slot.begin() { app.respond(request, shutdown).await } else { None }
 }
 
 /// Returns when a successor has served for as long as a first request is waited for.

@@ -33,7 +33,7 @@ const LAST: Duration = Duration::from_millis(900);
 
 /// How far this process was told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stop {
+pub(crate) enum DrainEnd {
     /// Not at all: its streams have `drain.timeout`.
     No,
     /// The service is being stopped: they have `drain.stop_timeout`.
@@ -44,7 +44,7 @@ pub(crate) enum Stop {
 
 /// The link to whoever is the main process.
 pub(crate) struct Drainer {
-    stop: Arc<watch::Sender<Stop>>,
+    stop: Arc<watch::Sender<DrainEnd>>,
     last: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -58,7 +58,7 @@ impl Drainer {
         errands: mpsc::Receiver<ForwardedRequest>,
         since: u64,
     ) -> Self {
-        let stop = Arc::new(watch::Sender::new(Stop::No));
+        let stop = Arc::new(watch::Sender::new(DrainEnd::No));
         let (last, ending) = watch::channel(false);
         let linked = Linked {
             gateway,
@@ -75,7 +75,7 @@ impl Drainer {
     }
 
     /// How far this process is to stop; by the main process, or by a signal of its own.
-    pub(crate) fn stop(&self) -> Arc<watch::Sender<Stop>> {
+    pub(crate) fn stop(&self) -> Arc<watch::Sender<DrainEnd>> {
         self.stop.clone()
     }
 
@@ -92,7 +92,7 @@ impl Drainer {
 
 struct Linked {
     gateway: Arc<Gateway>,
-    stop: Arc<watch::Sender<Stop>>,
+    stop: Arc<watch::Sender<DrainEnd>>,
     errands: mpsc::Receiver<ForwardedRequest>,
     /// Requests that the main process has not answered. They are asked again over a new link: the
     /// one that it came over ends with a further hand-over.
@@ -175,7 +175,7 @@ impl Linked {
                     }
                     Some(Message::Reopen) => self.gateway.reopen_log(),
                     Some(Message::Stop { now }) => {
-                        let to = if now { Stop::Now } else { Stop::Asked };
+                        let to = if now { DrainEnd::Now } else { DrainEnd::Asked };
                         self.stop.send_if_modified(|stop| {
                             let further = to > *stop;
                             *stop = to.max(*stop);
