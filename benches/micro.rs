@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use cube_edge::{AccessLog, AccessLogSettings, EdgeMetrics, Entry, Reason, Retcode, UpstreamTry};
+use cube_edge::{
+    AccessLog, AccessLogSettings, EdgeMetrics, Entry, LineValues, Reason, Retcode, Texts, UpstreamTry,
+};
 use cube_resolver::{AddressGuard, Lookup, Resolver, authorise, route};
 use cube_route::{ListenerKind, Port, RequestHead, ResponseRewrite, Rules, SandboxId, parse_request};
 use http::{HeaderMap, HeaderValue, Method, Version, header};
@@ -141,27 +143,32 @@ fn log_line(c: &mut Criterion) {
         took: Some(Duration::from_micros(1500)),
     }];
     let entry = Entry {
-        time: SystemTime::now(),
-        host: Some(b"8080-7c8fbcd45ffe450fb8f7fb223ad45507.cube.app"),
-        x_real_ip: Some(b"203.0.113.7"),
-        x_forwarded_for: Some(b"203.0.113.7"),
-        server_addr: Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9))),
-        x_forwarded_proto: Some(b"https"),
-        method: Some(b"GET"),
-        request_uri: Some(b"/files/list?path=%2Fhome"),
-        protocol: Some("HTTP/1.1"),
-        uri: Some(b"/files/list"),
-        status: Some(200),
-        body_bytes_sent: 12,
-        took: Duration::from_micros(1700),
-        connection_requests: 17,
+        texts: Texts {
+            host: b"8080-7c8fbcd45ffe450fb8f7fb223ad45507.cube.app",
+            x_real_ip: b"203.0.113.7",
+            x_forwarded_for: b"203.0.113.7",
+            x_forwarded_proto: b"https",
+            method: b"GET",
+            request_uri: b"/files/list?path=%2Fhome",
+            uri: b"/files/list",
+            user_agent: b"bench/1.0",
+            x_cube_request_id: b"4f3c2a1b-0d9e-4c7a-8b6f-1e2d3c4b5a69",
+            x_cube_instance_id: b"",
+            sandbox_id: id.as_str().as_bytes(),
+        },
+        values: LineValues {
+            time: SystemTime::now(),
+            server_addr: Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9))),
+            protocol: Some("HTTP/1.1"),
+            status: Some(200),
+            body_bytes_sent: 12,
+            took: Duration::from_micros(1700),
+            connection_requests: 17,
+            retcode: Retcode::Passed(200),
+            port: Port::new(8080),
+            reason: Reason::Ok,
+        },
         upstreams: &upstreams,
-        user_agent: Some(b"bench/1.0"),
-        request_id: Some(b"4f3c2a1b-0d9e-4c7a-8b6f-1e2d3c4b5a69"),
-        instance_id: None,
-        retcode: Retcode::Passed(200),
-        sandbox: Port::new(8080).map(|port| (&id, port)),
-        reason: Reason::Ok,
     };
     // Lines written so far. Waiting for them keeps the queue from filling, and lines from being
     // dropped, which would be measured as cheap.

@@ -11,7 +11,6 @@ mod limits;
 mod metrics;
 mod processes;
 mod proxy;
-mod reason;
 mod reconfigure;
 mod response_cache;
 mod retcode;
@@ -19,7 +18,8 @@ mod settings;
 mod tls_trust;
 
 pub use access_log::{
-    AccessLog, Entry, Format as LogFormat, Settings as AccessLogSettings, UpstreamTry, escape_controls,
+    AccessLog, Entry, Format as LogFormat, LineValues, Settings as AccessLogSettings, Texts, UpstreamTry,
+    escape_controls,
 };
 pub use admin::{
     AdminApi, AdminApp, AdminForwarding, DrainerCommand, ExplainQuery, ExplainQueryError, ForwardedRequest,
@@ -32,7 +32,8 @@ pub use connection::{
 pub use drain::{Drain, Stage};
 pub use error::EdgeError;
 pub use error_response::{
-    Dialect, OwnResponse, ProxyError, ResponseFormat, Settings as AnswerSettings, is_preflight, render,
+    Dialect, OwnResponse, ProxyError, Reason, ResponseFormat, Settings as AnswerSettings, is_preflight,
+    render,
 };
 pub use gateway::{Gateway, Parts};
 pub use metrics::{
@@ -41,7 +42,6 @@ pub use metrics::{
 };
 pub use processes::{Counted, CountedProcess, Ledger, LinkedProcess, ProcessStanding, Processes};
 pub use proxy::hooks::SandboxProxy;
-pub use reason::Reason;
 pub use reconfigure::Reconfiguration;
 pub use response_cache::Settings as ResponseCacheSettings;
 pub use retcode::Retcode;

@@ -4,73 +4,62 @@ use std::fmt;
 
 use http::HeaderValue;
 
-/// What became of a request, in the words of the old gateway's monitoring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Retcode {
-    /// `310200` or `330<status>`: the upstream answered with this status.
-    Passed(u16),
-    /// `310302`: a browser that navigates is sent to another place.
-    Redirected,
-    /// `310400`: the request names no sandbox, or is malformed.
-    BadRequest,
-    /// `310403`: traffic token missing or wrong.
-    Forbidden,
-    /// `310404`: a control route of envd.
-    EnvdControl,
-    /// `310405`: a method that is never forwarded.
-    MethodNotAllowed,
-    /// `310408`: the client did not send its head or body in time.
-    RequestTimeout,
-    /// `310410`: the sandbox is being or was killed.
-    Gone,
-    /// `310413`: the body is over its limit.
-    BodyTooLarge,
-    /// `310414`: the target is over its limit.
-    TargetTooLong,
-    /// `310429`: too many requests, or no quota for a resume.
-    TooMany,
-    /// `310431`: the header fields are over their limit.
-    HeadTooLarge,
-    /// `310499`: the client left before the answer began. Never on the wire.
-    ClientClosed,
-    /// `310500`: the store cannot answer and nothing is cached.
-    StoreUnavailable,
-    /// `310501`: a fault of the proxy itself.
-    Internal,
-    /// `310503`: pausing, or paused and not resumed.
-    Asleep,
-    /// `310507`: no record, or a field of it that the request needs is missing.
-    NoRoute,
-    /// `310508`: the record's address is malformed or may not be dialled.
-    BadAddress,
-    /// `310509`: the backend cannot be reached or does not answer.
-    Unreachable,
-    /// `340500`: the node is in the faulty set, or its breaker is open.
-    FaultyNode,
+/// Declares [`Retcode`] with the proxy's own codes, so that name, number and documentation stay together.
+macro_rules! retcodes {
+    ($($(#[$doc:meta])* $variant:ident = $number:literal,)*) => {
+        /// What became of a request, in the words of the old gateway's monitoring.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Retcode {
+            /// `310200` or `330<status>`: the upstream responded with this status.
+            Passed(u16),
+            $($(#[$doc])* $variant,)*
+        }
+
+        /// The proxy's own codes, in the order of [`Retcode::index`].
+        const OWN: &[(Retcode, u32, &str)] = &[$((Retcode::$variant, $number, stringify!($number))),*];
+    };
 }
 
-/// The proxy's own codes, in the order of [`Retcode::index`].
-const OWN: [(Retcode, u32, &str); 19] = [
-    (Retcode::Redirected, 310_302, "310302"),
-    (Retcode::BadRequest, 310_400, "310400"),
-    (Retcode::Forbidden, 310_403, "310403"),
-    (Retcode::EnvdControl, 310_404, "310404"),
-    (Retcode::MethodNotAllowed, 310_405, "310405"),
-    (Retcode::RequestTimeout, 310_408, "310408"),
-    (Retcode::Gone, 310_410, "310410"),
-    (Retcode::BodyTooLarge, 310_413, "310413"),
-    (Retcode::TargetTooLong, 310_414, "310414"),
-    (Retcode::TooMany, 310_429, "310429"),
-    (Retcode::HeadTooLarge, 310_431, "310431"),
-    (Retcode::ClientClosed, 310_499, "310499"),
-    (Retcode::StoreUnavailable, 310_500, "310500"),
-    (Retcode::Internal, 310_501, "310501"),
-    (Retcode::Asleep, 310_503, "310503"),
-    (Retcode::NoRoute, 310_507, "310507"),
-    (Retcode::BadAddress, 310_508, "310508"),
-    (Retcode::Unreachable, 310_509, "310509"),
-    (Retcode::FaultyNode, 340_500, "340500"),
-];
+retcodes! {
+    /// A browser that navigates is sent to another place.
+    Redirected = 310302,
+    /// The request names no sandbox, or is malformed.
+    BadRequest = 310400,
+    /// Traffic token missing or wrong.
+    Forbidden = 310403,
+    /// A control route of envd.
+    EnvdControl = 310404,
+    /// A method that is never forwarded.
+    MethodNotAllowed = 310405,
+    /// The client did not send its head or body in time.
+    RequestTimeout = 310408,
+    /// The sandbox is being or was killed.
+    Gone = 310410,
+    /// The body is over its limit.
+    BodyTooLarge = 310413,
+    /// The target is over its limit.
+    TargetTooLong = 310414,
+    /// Too many requests, or no quota for a resume.
+    TooMany = 310429,
+    /// The header fields are over their limit.
+    HeadTooLarge = 310431,
+    /// The client left before the response began. Never on the wire.
+    ClientClosed = 310499,
+    /// The store cannot answer and nothing is cached.
+    StoreUnavailable = 310500,
+    /// A fault of the proxy itself.
+    Internal = 310501,
+    /// Pausing, or paused and not resumed.
+    Asleep = 310503,
+    /// No record, or a field of it that the request needs is missing.
+    NoRoute = 310507,
+    /// The record's address is malformed or may not be dialled.
+    BadAddress = 310508,
+    /// The backend cannot be reached or does not respond.
+    Unreachable = 310509,
+    /// The node is in the faulty set, or its breaker is open.
+    FaultyNode = 340500,
+}
 
 /// The statuses that have a label of their own: the registered ones. Sorted.
 const LISTED: [(u16, &str); 59] = [
@@ -197,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_of_the_upstream_carries_its_status() {
+    fn a_response_of_the_upstream_carries_its_status() {
         for (status, code) in [(200, 310_200), (201, 330_201), (404, 330_404), (500, 330_500), (799, 330_799)]
         {
             assert_eq!(Retcode::Passed(status).code(), code);
@@ -208,7 +197,7 @@ mod tests {
     #[test]
     fn labels_are_the_numbers_and_bounded() {
         assert!(LISTED.is_sorted());
-        for (code, number, label) in OWN {
+        for &(code, number, label) in OWN {
             assert_eq!((code.code(), code.label()), (number, label));
             assert_eq!(label, number.to_string());
             assert_eq!(code.wire(), label);

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::{Local, TimeZone};
-use cube_route::Port;
 
 use super::Format;
-use super::encode::{List, Put, three_digits};
-use super::record::{Record, Texts};
+use super::encode::{Put, three_digits};
+use super::fields::{self, Line, LineParts, Texts};
+use super::record::Record;
 use super::redact::Redactor;
 
 /// Turns records into lines.
@@ -31,70 +31,27 @@ impl Formatter {
         let request_uri = self.redactor.redact(texts.request_uri);
         let args = request_uri.iter().position(|b| *b == b'?').and_then(|at| request_uri.get(at + 1..));
         let uri = self.redactor.redact(texts.uri);
-        let texts = Texts { request_uri: &request_uri, uri: &uri, ..texts };
-        let args = args.unwrap_or_default();
+        let parts = LineParts {
+            record,
+            texts: Texts { request_uri: &request_uri, uri: &uri, ..texts },
+            args: args.unwrap_or_default(),
+            time: self.clock.text(record.values.time),
+        };
         match self.format {
             Format::Cube => {
                 // All texts in one pass without a branch, which is a vector or two: hardly a line
                 // has anything to escape.
                 let clean = !packed.iter().fold(false, |found, byte| found | special(*byte));
-                let mut line = Cube { out, first: true, clean };
-                line.fields(record, &texts, args, self.clock.text(record.time));
+                fields::write(&mut Cube { out, first: true, clean }, &parts);
                 out.push(b'\n');
             }
             Format::Json => {
                 out.push(b'{');
-                let mut line = Json { out, first: true };
-                line.fields(record, &texts, args, self.clock.text(record.time));
+                fields::write(&mut Json { out, first: true }, &parts);
                 out.extend_from_slice(b"}\n");
             }
         }
     }
-}
-
-/// A line under construction: the same fields in the same order in both formats.
-trait Line {
-    /// A value from outside; empty: absent.
-    fn text(&mut self, name: &str, value: &[u8]);
-    /// A value of our own that needs no escaping; `None`: absent.
-    fn plain(&mut self, name: &str, value: Option<impl Put>);
-    /// A number; `None`: absent.
-    fn number(&mut self, name: &str, value: Option<impl Put>);
-
-    fn fields(&mut self, record: &Record, texts: &Texts<'_>, args: &[u8], time: &str) {
-        let tries = || record.upstreams.iter().flatten();
-        self.plain("access_time", Some(time));
-        self.text("host", texts.host);
-        self.text("x_real_ip", texts.x_real_ip);
-        self.text("x_forwarded_for", texts.x_forwarded_for);
-        self.plain("server_addr", record.server_addr);
-        self.text("x_forwarded_proto", texts.x_forwarded_proto);
-        self.text("method", texts.method);
-        self.text("request_uri", texts.request_uri);
-        self.text("args", args);
-        self.plain("protocol", record.protocol);
-        self.text("uri", texts.uri);
-        self.number("status", record.status);
-        self.number("body_bytes_sent", Some(record.body_bytes_sent));
-        self.number("request_time", Some(record.took));
-        self.number("connection_requests", Some(record.connection_requests));
-        self.plain("upstream_addr", list(tries().map(|attempt| Some(attempt.address))));
-        self.plain("upstream_status", list(tries().map(|attempt| attempt.status)));
-        self.plain("upstream_response_time", list(tries().map(|attempt| attempt.took)));
-        self.text("user_agent", texts.user_agent);
-        self.text("x_cube_request_id", texts.request_id);
-        self.text("x_cube_instance_id", texts.instance_id);
-        self.plain("backend_ip", tries().last().map(|attempt| attempt.address.ip()));
-        self.number("retcode", Some(record.retcode.code()));
-        self.text("sandbox_id", texts.sandbox_id);
-        self.number("container_port", record.port.map(Port::get));
-        self.plain("reason", Some(record.reason.as_str()));
-    }
-}
-
-/// The values of several attempts; none where no attempt has one.
-fn list<T: Put>(values: impl Iterator<Item = Option<T>> + Clone) -> Option<impl Put> {
-    values.clone().any(|value| value.is_some()).then_some(List(values))
 }
 
 /// The old gateway's format.

@@ -5,6 +5,7 @@
 //! fit or cannot be written is counted and lost: no request ever waits for a disk.
 
 mod encode;
+mod fields;
 mod format;
 mod queue;
 mod record;
@@ -13,18 +14,16 @@ mod sink;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use cube_route::{Port, SandboxId};
 use prometheus::IntCounter;
 
 use crate::error::EdgeError;
 use crate::metrics::EdgeMetrics;
-use crate::reason::Reason;
-use crate::retcode::Retcode;
+pub use fields::{LineValues, Texts};
 use format::Formatter;
 pub use format::escape_controls;
 use queue::Queue;
@@ -96,52 +95,15 @@ pub struct UpstreamTry {
     pub took: Option<Duration>,
 }
 
-/// What one line says. Values are raw; the log escapes and redacts them. Empty counts as absent.
+/// What one line says.
 #[derive(Debug, Clone)]
 pub struct Entry<'a> {
-    /// `access_time`: when the request ended.
-    pub time: SystemTime,
-    /// `host`: the client's Host or `:authority`.
-    pub host: Option<&'a [u8]>,
-    /// `X-Real-IP`, as the sandbox sees it.
-    pub x_real_ip: Option<&'a [u8]>,
-    /// `X-Forwarded-For`, as the sandbox sees it.
-    pub x_forwarded_for: Option<&'a [u8]>,
-    /// `server_addr`: the local address, without port.
-    pub server_addr: Option<IpAddr>,
-    /// `X-Forwarded-Proto`, as the sandbox sees it.
-    pub x_forwarded_proto: Option<&'a [u8]>,
-    /// `method`.
-    pub method: Option<&'a [u8]>,
-    /// `request_uri`: the target as the client sent it, query included; `args` is cut from it.
-    pub request_uri: Option<&'a [u8]>,
-    /// `protocol`: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`.
-    pub protocol: Option<&'static str>,
-    /// `uri`: the path that went upstream.
-    pub uri: Option<&'a [u8]>,
-    /// `status` on the wire; `None` if no answer began.
-    pub status: Option<u16>,
-    /// `body_bytes_sent`.
-    pub body_bytes_sent: u64,
-    /// `request_time`: from the first byte of the head to the end.
-    pub took: Duration,
-    /// `connection_requests`: the number of this request on its connection, from 1.
-    pub connection_requests: u64,
-    /// `upstream_addr`, `upstream_status`, `upstream_response_time`, and `backend_ip` of the last:
-    /// each attempt in order. Of more than four the first three and the last are listed.
+    /// The texts of the request.
+    pub texts: Texts<'a>,
+    /// What is known of it beside.
+    pub values: LineValues,
+    /// Each attempt at an upstream, in order. Of more than four the first three and the last are listed.
     pub upstreams: &'a [UpstreamTry],
-    /// `user_agent`.
-    pub user_agent: Option<&'a [u8]>,
-    /// `X-Cube-Request-Id`, the one the answer carries.
-    pub request_id: Option<&'a [u8]>,
-    /// `X-Cube-Instance-Id`, as the client sent it.
-    pub instance_id: Option<&'a [u8]>,
-    /// `retcode`, unmasked.
-    pub retcode: Retcode,
-    /// Sandbox id and container port that the request names.
-    pub sandbox: Option<(&'a SandboxId, Port)>,
-    /// `reason`.
-    pub reason: Reason,
 }
 
 /// The open log. Dropping it writes what is queued, for at most a second.

@@ -12,33 +12,33 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
+use crate::error_response::Reason;
+use crate::retcode::Retcode;
 
 const FIELDS: usize = 26;
 
 fn entry<'a>() -> Entry<'a> {
     Entry {
-        time: UNIX_EPOCH + Duration::from_millis(1_764_000_000_042),
-        host: None,
-        x_real_ip: None,
-        x_forwarded_for: None,
-        server_addr: None,
-        x_forwarded_proto: None,
-        method: None,
-        request_uri: None,
-        protocol: None,
-        uri: None,
-        status: None,
-        body_bytes_sent: 0,
-        took: Duration::ZERO,
-        connection_requests: 1,
+        texts: Texts::default(),
+        values: LineValues {
+            time: UNIX_EPOCH + Duration::from_millis(1_764_000_000_042),
+            server_addr: None,
+            protocol: None,
+            status: None,
+            body_bytes_sent: 0,
+            took: Duration::ZERO,
+            connection_requests: 1,
+            retcode: Retcode::BadRequest,
+            port: None,
+            reason: Reason::BadTarget,
+        },
         upstreams: &[],
-        user_agent: None,
-        request_id: None,
-        instance_id: None,
-        retcode: Retcode::BadRequest,
-        sandbox: None,
-        reason: Reason::BadTarget,
     }
+}
+
+/// An entry with these texts.
+fn with(texts: Texts<'_>) -> Entry<'_> {
+    Entry { texts, ..entry() }
 }
 
 /// What the log writes for one entry.
@@ -62,27 +62,32 @@ fn attempt(address: &str, status: Option<u16>, ms: Option<u64>) -> UpstreamTry {
 
 fn full<'a>(id: &'a SandboxId, upstreams: &'a [UpstreamTry]) -> Entry<'a> {
     Entry {
-        host: Some(b"8080-abc.example"),
-        x_real_ip: Some(b"192.0.2.1"),
-        x_forwarded_for: Some(b"192.0.2.7, 192.0.2.1"),
-        server_addr: Some("::ffff:127.0.0.1".parse().unwrap()),
-        x_forwarded_proto: Some(b"http"),
-        method: Some(b"POST"),
-        request_uri: Some(b"/a%20b?x=1&token=hush"),
-        protocol: Some("HTTP/1.1"),
-        uri: Some(b"/a%20b?x=1&token=hush"),
-        status: Some(201),
-        body_bytes_sent: 5,
-        took: Duration::from_micros(12_345_678),
-        connection_requests: 2,
+        texts: Texts {
+            host: b"8080-abc.example",
+            x_real_ip: b"192.0.2.1",
+            x_forwarded_for: b"192.0.2.7, 192.0.2.1",
+            x_forwarded_proto: b"http",
+            method: b"POST",
+            request_uri: b"/a%20b?x=1&token=hush",
+            uri: b"/a%20b?x=1&token=hush",
+            user_agent: b"kit/1",
+            x_cube_request_id: b"rid",
+            x_cube_instance_id: b"-",
+            sandbox_id: id.as_str().as_bytes(),
+        },
+        values: LineValues {
+            server_addr: Some("::ffff:127.0.0.1".parse().unwrap()),
+            protocol: Some("HTTP/1.1"),
+            status: Some(201),
+            body_bytes_sent: 5,
+            took: Duration::from_micros(12_345_678),
+            connection_requests: 2,
+            retcode: Retcode::Passed(201),
+            port: Port::new(8080),
+            reason: Reason::Ok,
+            ..entry().values
+        },
         upstreams,
-        user_agent: Some(b"kit/1"),
-        request_id: Some(b"rid"),
-        instance_id: Some(b"-"),
-        retcode: Retcode::Passed(201),
-        sandbox: Some((id, Port::new(8080).unwrap())),
-        reason: Reason::Ok,
-        ..entry()
     }
 }
 
@@ -160,7 +165,9 @@ fn of_many_attempts_the_last_is_listed() {
 fn json_has_the_same_names_and_values() {
     let id = SandboxId::parse("abc").unwrap();
     let upstreams = [attempt("[2001:db8::1]:80", Some(201), Some(7))];
-    let text = line(Format::Json, &Entry { user_agent: Some(b"a\"\n\xff||"), ..full(&id, &upstreams) });
+    let full = full(&id, &upstreams);
+    let text =
+        line(Format::Json, &Entry { texts: Texts { user_agent: b"a\"\n\xff||", ..full.texts }, ..full });
     assert_eq!(text.matches('\n').count(), 1);
     let Value::Object(got) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
     assert_eq!(
@@ -208,7 +215,7 @@ fn json_has_the_same_names_and_values() {
 #[test]
 fn json_shows_no_control_character_to_a_terminal() {
     let value = "a\u{7f}\u{80}\u{9b}2J\u{9f}\u{a0}\u{e9}\u{1b}";
-    let text = line(Format::Json, &Entry { user_agent: Some(value.as_bytes()), ..entry() });
+    let text = line(Format::Json, &with(Texts { user_agent: value.as_bytes(), ..Texts::default() }));
     assert!(text.contains("\"a\\u007f\\u0080\\u009b2J\\u009f\u{a0}\u{e9}\\u001b\""), "{text}");
     let got: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(got["user_agent"], value);
@@ -217,12 +224,12 @@ fn json_shows_no_control_character_to_a_terminal() {
 proptest! {
     #[test]
     fn no_value_can_leave_its_field(texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 10)) {
-        let text = |at: usize| Some(texts[at].as_slice());
-        let entry = Entry {
+        let text = |at: usize| texts[at].as_slice();
+        let entry = with(Texts {
             host: text(0), x_real_ip: text(1), x_forwarded_for: text(2), x_forwarded_proto: text(3),
-            method: text(4), request_uri: text(5), uri: text(6), user_agent: text(7), request_id: text(8),
-            instance_id: text(9), ..entry()
-        };
+            method: text(4), request_uri: text(5), uri: text(6), user_agent: text(7), x_cube_request_id: text(8),
+            x_cube_instance_id: text(9), ..Texts::default()
+        });
         let plain = line(Format::Cube, &entry);
         prop_assert!(plain.strip_suffix('\n').unwrap().bytes().all(|b| (0x20..0x7f).contains(&b)));
         prop_assert_eq!(plain.split("||").count(), FIELDS);
@@ -262,7 +269,7 @@ fn what_was_taken_is_written_when_the_log_closes() {
     let log = open(&path, &metrics);
     for n in 0..1000 {
         let id = n.to_string();
-        log.submit(&Entry { request_id: Some(id.as_bytes()), ..entry() });
+        log.submit(&with(Texts { x_cube_request_id: id.as_bytes(), ..Texts::default() }));
     }
     assert!(log.close(LONG));
     log.submit(&entry());
@@ -306,7 +313,7 @@ fn another_style_holds_for_the_lines_that_follow() {
     let (dir, metrics) = (tempfile::tempdir().unwrap(), metrics());
     let path = dir.path().join("access.log");
     let log = open(&path, &metrics);
-    let some = || Entry { request_uri: Some(b"/?token=hush&ticket=hush"), ..entry() };
+    let some = || with(Texts { request_uri: b"/?token=hush&ticket=hush", ..Texts::default() });
     log.submit(&some());
     let settings =
         Settings { format: Format::Json, redact_query: vec!["ticket".into()], ..Settings::default() };
@@ -356,7 +363,7 @@ fn a_reader_that_stalls_holds_nobody_up() {
     let agent = vec![b'a'; 1000];
     // More than the pipe and the buffer take together.
     for _ in 0..40_000 {
-        log.submit(&Entry { user_agent: Some(&agent), ..entry() });
+        log.submit(&with(Texts { user_agent: &agent, ..Texts::default() }));
     }
     assert!(metrics.access_log_dropped.get() > 0, "the buffer is bounded");
     assert!(!log.close(Duration::from_millis(10)), "closing does not wait for the reader");

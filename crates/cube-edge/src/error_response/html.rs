@@ -6,7 +6,6 @@ use std::fmt::{self, Display, Formatter, Write};
 use http::StatusCode;
 
 use super::format::ResponseFormat;
-use super::plain_words::plain_words;
 use super::table::ProxyError;
 
 const STYLE: &str = include_str!("page.css");
@@ -16,7 +15,7 @@ pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// Writes the page. `error` is what the client may know of what happened.
 pub(super) fn page(status: StatusCode, error: ProxyError, format: &ResponseFormat) -> String {
-    let words = plain_words(error, format.sandbox.as_ref().map(|(_, port)| *port));
+    let words = error.page(format.sandbox.as_ref().map(|(_, port)| *port));
     let (number, reason) = (status.as_str(), status.canonical_reason().unwrap_or_default());
     let reload = error.retry_after().filter(|_| format.get);
     let mut out = String::with_capacity(4096);

@@ -5,7 +5,6 @@
 
 mod format;
 mod html;
-mod plain_words;
 mod render;
 mod table;
 #[cfg(test)]
@@ -14,7 +13,7 @@ mod tests;
 pub(crate) use format::navigates;
 pub use format::{ResponseFormat, is_preflight};
 pub use render::{OwnResponse, render};
-pub use table::ProxyError;
+pub use table::{ProxyError, Reason};
 
 /// How the proxy's own answers look: `errors.dialect`, one for the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

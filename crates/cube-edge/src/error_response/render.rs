@@ -8,9 +8,8 @@ use pingora_http::ResponseHeader;
 use serde_json::{Map, Value, json};
 
 use super::format::{Preflight, ResponseFormat, Shape};
-use super::table::{ProxyError, Saying};
+use super::table::{Message, ProxyError, Reason};
 use super::{Dialect, Settings, html};
-use crate::reason::Reason;
 use crate::retcode::Retcode;
 
 /// What is forwarded, for the `Allow` of a 405.
@@ -118,14 +117,14 @@ impl Content {
         let number = error.status(dialect);
         let status = StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let new = |kind, body: String| Self { status, kind, body: body.into(), extra: Vec::new() };
-        let saying = error.saying(format.sandbox.is_some());
+        let message = error.message(format.sandbox.is_some());
         match (format.shape, dialect) {
             (Shape::Grpc, _) => {
-                let message = match dialect {
+                let sentence = match dialect {
                     Dialect::Cube => error.text().into(),
-                    Dialect::E2b => saying.message(),
+                    Dialect::E2b => message.sentence(),
                 };
-                grpc(error.grpc_status(), &message)
+                grpc(error.grpc_status(), &sentence)
             }
             (Shape::Page, _) => {
                 // Masked, nothing tells a sandbox that is there from one that is not.
@@ -139,22 +138,22 @@ impl Content {
             }
             (_, Dialect::Cube) => new(JSON, format!("{{\"error\":\"{}\"}}\n", error.text())),
             (Shape::ConnectUnary, Dialect::E2b) => {
-                new(JSON, connect_error(error.connect_code(dialect), &saying.message()).to_string())
+                new(JSON, connect_error(error.connect_code(), &message.sentence()).to_string())
             }
             (Shape::ConnectStream(kind), Dialect::E2b) => {
-                connect_end(kind, &connect_error(error.connect_code(dialect), &saying.message()))
+                connect_end(kind, &connect_error(error.connect_code(), &message.sentence()))
             }
-            (Shape::Json, Dialect::E2b) => new(JSON_UTF8, e2b(number, saying, format).to_string()),
+            (Shape::Json, Dialect::E2b) => new(JSON_UTF8, e2b(number, message, format).to_string()),
         }
     }
 }
 
 /// The body of the `e2b` dialect, its keys in order.
-fn e2b(status: u16, saying: Saying, format: &ResponseFormat) -> Value {
+fn e2b(status: u16, message: Message, format: &ResponseFormat) -> Value {
     let mut body = Map::new();
     let mut put = |key: &str, value: Value| body.insert(key.into(), value);
-    if let Saying::Control(path) = saying {
-        put("message", saying.message().into());
+    if let Message::Control(path) = message {
+        put("message", message.sentence().into());
         put("path", path.into());
         put("code", status.into());
         return body.into();
@@ -162,12 +161,12 @@ fn e2b(status: u16, saying: Saying, format: &ResponseFormat) -> Value {
     if let Some((id, _)) = &format.sandbox {
         put("sandboxId", id.as_str().into());
     }
-    put("message", saying.message().into());
-    if let (Saying::NotOpen, Some((_, port))) = (saying, &format.sandbox) {
+    put("message", message.sentence().into());
+    if let (Message::NotOpen, Some((_, port))) = (message, &format.sandbox) {
         put("port", port.get().into());
     }
     put("code", status.into());
-    if let Saying::TooMany(limit) = saying {
+    if let Message::TooMany(limit) = message {
         put("connectionLimit", limit.into());
     }
     body.into()

@@ -1,108 +1,574 @@
-//! Everything that makes the proxy answer itself, and what each of it means.
+//! Every error that the proxy responds with itself, in one table (errors.md).
+//!
+//! A row has all that is said of an error: its return code, the reason for log and metrics, what either
+//! dialect responds, the codes of gRPC and Connect, `Retry-After`, and the words of the page that a browser
+//! gets. A new error is a row here; one with a return code of its own, a row in `retcode.rs` too.
 
 use std::borrow::Cow;
 
+use cube_route::Port;
+
 use super::Dialect;
-use crate::reason::Reason;
 use crate::retcode::Retcode;
 
-/// Why the proxy answers in the upstream's place. One variant for each row of errors.md and each
-/// of its causes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyError {
-    /// Neither Host, headers nor path name a sandbox: `310400`.
-    BadTarget,
-    /// The request is malformed: `310400`.
-    BadRequest,
-    /// The engine could not parse the head: `310400`.
-    BadHead,
-    /// No traffic token: `310403`.
-    TokenMissing,
-    /// Not the sandbox's traffic token: `310403`.
-    TokenWrong,
-    /// A control route of envd, `path` as cleaned (`/init`): `310404`.
-    EnvdControl {
-        /// One of the seven routes.
-        path: &'static str,
-    },
-    /// A method that is not forwarded: `310405`.
-    MethodNotAllowed,
-    /// The head was not complete in time: `310408`.
-    HeadTimeout,
-    /// The client stopped sending its body: `310408`.
-    BodyTimeout,
-    /// The sandbox is being or was killed: `310410`.
-    Killed,
-    /// The streams of this life of the sandbox were revoked before an answer: `310410`.
-    Revoked,
-    /// Over `limits.body`: `310413`.
-    BodyTooLarge,
-    /// Over `limits.target`: `310414`.
-    TargetTooLong,
-    /// Over `limits.head` or `limits.headers`: `310431`.
-    HeadTooLarge,
-    /// Over `limits.requests_per_sandbox`: `310429`.
-    TooManyForSandbox {
-        /// The configured limit.
-        limit: u32,
-    },
-    /// Over `limits.requests_per_ip`: `310429`.
-    TooManyFromAddress,
-    /// The manager refused a resume for a quota: `310429`.
-    ResumeQuota,
-    /// The store cannot answer and nothing is cached: `310500`.
-    StoreUnavailable,
-    /// A fault of the proxy itself: `310501`.
-    Internal,
-    /// Too many files are open for another upstream connection: `310501`.
-    OutOfDescriptors,
-    /// Still pausing (or resuming elsewhere) after the wait: `310503`.
-    Pausing,
-    /// Paused, and nothing resumes it: `310503`.
-    Paused,
-    /// The resume failed or took too long: `310503`.
-    ResumeFailed,
-    /// Too many requests are held: `310503`.
-    HeldTooMany,
-    /// The time for draining was over before the answer began: `310503`.
-    DrainTimeout,
-    /// There is no such sandbox: `310507`.
-    NoRecord,
-    /// The record has no `HostIP`: `310507`.
-    NoHostIp,
-    /// The record has no `SandboxIP`: `310507`.
-    NoSandboxIp,
-    /// No host port is mapped to the container port: `310507`.
-    NoMapping,
-    /// The record's address or mapped port is malformed: `310508`.
-    MalformedAddress,
-    /// The address may not be dialled: `310508`.
-    ForbiddenAddress,
-    /// The backend refused the connection: `310509`.
-    ConnectRefused,
-    /// The connection failed otherwise, unreachable or reset: `310509`.
-    ConnectFailed,
-    /// The connection was not made in time: `310509`.
-    ConnectTimeout,
-    /// The upstream closed or reset before its answer: `310509`.
-    UpstreamCut,
-    /// The upstream answered something that is no HTTP: `310509`.
-    UpstreamMalformed,
-    /// The upstream did not answer in time: `310509`.
-    UpstreamTimeout,
-    /// The name of the control plane does not resolve: `310509`.
-    ControlPlaneUnresolved,
-    /// The control plane could not prove who it is, or its TLS failed otherwise: `310509`.
-    ControlPlaneTls,
-    /// The node is in the shared set of faulty nodes: `340500`.
-    FaultyNode,
-    /// The node's breaker is open: `340500`.
-    BreakerOpen,
+/// What the table says of an error.
+#[derive(Debug)]
+struct Row {
+    code: Retcode,
+    reason: Reason,
+    /// The status code of gRPC, as it stands on the wire.
+    grpc: &'static str,
+    connect: ConnectCode,
+    /// Seconds for `Retry-After`.
+    retry_after: Option<&'static str>,
+    cube_status: u16,
+    /// `{"error": ...}` of the `cube` dialect. Nothing in it needs escaping.
+    cube_text: &'static str,
+    e2b_status: u16,
+    e2b: E2b,
+    page: Page,
 }
 
-/// What the `e2b` dialect says: one of the bodies that its SDKs classify, or a message of ours.
+/// What the `e2b` dialect says of an error.
+#[derive(Debug)]
+enum E2b {
+    /// That there is no such sandbox.
+    NotFound,
+    /// That nothing listens on the port.
+    NotOpen,
+    /// That there was no response in time.
+    NotInTime,
+    /// That there are too many requests at a time, with the limit.
+    TooMany,
+    /// That the route is the control plane's.
+    Control,
+    /// Words of our own. They have neither "was not found" nor "port is not open" in them, by which E2B's
+    /// SDKs recognise a sandbox that is gone.
+    Text(&'static str),
+}
+
+/// What a browser's page says of an error: what happened, and what to do. Nothing in it has a character
+/// that HTML minds.
+#[derive(Debug)]
+enum Page {
+    Says(&'static str, &'static str),
+    /// The title has the number of the port between its two parts, where a port is named.
+    Port(&'static str, &'static str, &'static str),
+}
+
+/// The codes of Connect that the proxy uses. An outage is `aborted`: E2B's JavaScript SDK takes
+/// `unavailable` on a stream for a dead sandbox.
+#[derive(Debug, Clone, Copy)]
+enum ConnectCode {
+    Aborted,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    PermissionDenied,
+    ResourceExhausted,
+    Unavailable,
+}
+
+/// `None`, or a number of seconds as text.
+macro_rules! seconds {
+    (None) => {
+        None
+    };
+    ($seconds:literal) => {
+        Some(stringify!($seconds))
+    };
+}
+
+macro_rules! errors {
+    (outcomes { $($(#[$outcome_doc:meta])* $outcome:ident = $outcome_word:literal,)* }
+    $($(#[$doc:meta])* $variant:ident $(($data:ident: $type:ty))? = $word:literal {
+        code: $code:ident, grpc: $grpc:literal, connect: $connect:ident, retry_after: $retry_after:tt,
+        cube: $cube_status:literal $cube_text:literal,
+        e2b: $e2b_status:literal $e2b:ident $(($e2b_text:literal))?,
+        page: $page:ident ($($page_text:literal),* $(,)?),
+    })*) => {
+        /// Why the proxy responds in the upstream's place. One variant for each row of errors.md and each
+        /// of its causes.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum ProxyError {
+            $($(#[$doc])* $variant $({
+                /// What the response says of it.
+                $data: $type,
+            })?,)*
+        }
+
+        /// Why a request ended as it did (operations.md): one closed list for access log and metrics.
+        /// Return code and reason belong together: the code says what the client was told, the reason
+        /// says which of its causes it was.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Reason {
+            $($(#[$outcome_doc])* $outcome,)*
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Reason {
+            /// All of them, in order of declaration.
+            pub const ALL: [Reason; [$(Reason::$outcome,)* $(Reason::$variant),*].len()] =
+                [$(Reason::$outcome,)* $(Reason::$variant),*];
+
+            /// The word in the access log and in the metric label.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Reason::$outcome => $outcome_word,)*
+                    $(Reason::$variant => $word,)*
+                }
+            }
+        }
+
+        impl ProxyError {
+            fn row(self) -> &'static Row {
+                match self {
+                    $(ProxyError::$variant { .. } => const {
+                        &Row {
+                            code: Retcode::$code,
+                            reason: Reason::$variant,
+                            grpc: stringify!($grpc),
+                            connect: ConnectCode::$connect,
+                            retry_after: seconds!($retry_after),
+                            cube_status: $cube_status,
+                            cube_text: $cube_text,
+                            e2b_status: $e2b_status,
+                            e2b: E2b::$e2b $(($e2b_text))?,
+                            page: Page::$page($($page_text),*),
+                        }
+                    },)*
+                }
+            }
+
+            /// One of each, for tests that go through all of them.
+            #[cfg(test)]
+            pub(crate) fn all() -> Vec<Self> {
+                vec![$(ProxyError::$variant $({ $data: Default::default() })?,)*]
+            }
+        }
+    };
+}
+
+errors! {
+    outcomes {
+        /// The upstream responded below 400 (an upgrade too) and the response ended well.
+        Ok = "ok",
+        /// The upstream responded with 400 or above, and that response ended well.
+        UpstreamStatus = "upstream_status",
+        /// A browser navigated to the path form without a path, and was sent to the one with a slash.
+        BarePath = "bare_path",
+        /// The client left.
+        ClientClosed = "client_closed",
+    }
+
+    /// Neither Host, headers nor path name a sandbox.
+    BadTarget = "bad_target" {
+        code: BadRequest, grpc: 3, connect: InvalidArgument, retry_after: None,
+        cube: 400 "bad request",
+        e2b: 400 Text("The request does not name a sandbox and a port."),
+        page: Says(
+            "This address does not name a sandbox",
+            "The name of a sandbox and its port are a part of the address. Check that it is complete.",
+        ),
+    }
+    /// The request is malformed.
+    BadRequest = "bad_request" {
+        code: BadRequest, grpc: 3, connect: InvalidArgument, retry_after: None,
+        cube: 400 "bad request",
+        e2b: 400 Text("The request is malformed."),
+        page: Says(
+            "This request cannot be understood",
+            "Check the address. If you followed a link, tell whoever made it.",
+        ),
+    }
+    /// Pingora could not parse the head.
+    BadHead = "bad_head" {
+        code: BadRequest, grpc: 3, connect: InvalidArgument, retry_after: None,
+        cube: 400 "bad request",
+        e2b: 400 Text("The request is malformed."),
+        page: Says(
+            "This request cannot be understood",
+            "Check the address. If you followed a link, tell whoever made it.",
+        ),
+    }
+    /// No traffic token.
+    TokenMissing = "token_missing" {
+        code: Forbidden, grpc: 7, connect: PermissionDenied, retry_after: None,
+        cube: 403 "forbidden",
+        e2b: 403 Text(
+            "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' is missing"
+        ),
+        page: Says(
+            "This sandbox is private",
+            "It opens with its access token only, and none came with this request. Ask its owner.",
+        ),
+    }
+    /// Not the sandbox's traffic token.
+    TokenWrong = "token_wrong" {
+        code: Forbidden, grpc: 7, connect: PermissionDenied, retry_after: None,
+        cube: 403 "forbidden",
+        e2b: 403 Text(
+            "Sandbox is secured with traffic access token. Provided token in header 'e2b-traffic-access-token' is invalid"
+        ),
+        page: Says(
+            "This sandbox is private",
+            "The access token that came with this request is not the right one. Ask its owner for a new \
+             one.",
+        ),
+    }
+    /// A control route of envd, `path` as cleaned (`/init`).
+    EnvdControl(path: &'static str) = "envd_control" {
+        code: EnvdControl, grpc: 5, connect: Unavailable, retry_after: None,
+        cube: 404 "not found",
+        e2b: 404 Control,
+        page: Says("This address is not open to browsers", "Only the platform itself may use it."),
+    }
+    /// A method that is not forwarded.
+    MethodNotAllowed = "method_not_allowed" {
+        code: MethodNotAllowed, grpc: 12, connect: InvalidArgument, retry_after: None,
+        cube: 405 "method not allowed",
+        e2b: 405 Text("This method is not allowed."),
+        page: Says("This kind of request is not allowed", "Nothing was sent to the sandbox."),
+    }
+    /// The head was not complete in time.
+    HeadTimeout = "head_timeout" {
+        code: RequestTimeout, grpc: 4, connect: DeadlineExceeded, retry_after: None,
+        cube: 408 "request timeout",
+        e2b: 408 Text("The request was not sent in time."),
+        page: Says("The request took too long to arrive", "Check your connection and try again."),
+    }
+    /// The client stopped sending its body.
+    BodyTimeout = "body_timeout" {
+        code: RequestTimeout, grpc: 4, connect: DeadlineExceeded, retry_after: None,
+        cube: 408 "request timeout",
+        e2b: 408 Text("The body of the request was not sent in time."),
+        page: Says("The request took too long to arrive", "Check your connection and try again."),
+    }
+    /// The sandbox is being or was killed.
+    Killed = "killed" {
+        code: Gone, grpc: 9, connect: Unavailable, retry_after: None,
+        cube: 410 "gone",
+        e2b: 502 NotFound,
+        page: Says(
+            "This sandbox has ended",
+            "It was shut down and cannot be opened any more. Start a new one.",
+        ),
+    }
+    /// The streams of this life of the sandbox were revoked before a response.
+    Revoked = "revoked" {
+        code: Gone, grpc: 9, connect: Unavailable, retry_after: None,
+        cube: 410 "gone",
+        e2b: 502 NotFound,
+        page: Says(
+            "This sandbox has ended",
+            "It was shut down and cannot be opened any more. Start a new one.",
+        ),
+    }
+    /// Over `limits.body`.
+    BodyTooLarge = "body_limit" {
+        code: BodyTooLarge, grpc: 8, connect: ResourceExhausted, retry_after: None,
+        cube: 413 "payload too large",
+        e2b: 413 Text("The body of the request is too large."),
+        page: Says(
+            "What you sent is too large",
+            "Send less at a time, or ask whoever runs this platform for a higher limit.",
+        ),
+    }
+    /// Over `limits.target`.
+    TargetTooLong = "target_limit" {
+        code: TargetTooLong, grpc: 8, connect: InvalidArgument, retry_after: None,
+        cube: 414 "uri too long",
+        e2b: 414 Text("The target of the request is too long."),
+        page: Says("This address is too long", "Shorten it, or send what it carries in another way."),
+    }
+    /// Over `limits.head` or `limits.headers`.
+    HeadTooLarge = "head_limit" {
+        code: HeadTooLarge, grpc: 8, connect: InvalidArgument, retry_after: None,
+        cube: 431 "header fields too large",
+        e2b: 431 Text("The header fields of the request are too large."),
+        page: Says(
+            "The headers of this request are too large",
+            "Most often these are cookies: delete those of this site and try again.",
+        ),
+    }
+    /// Over `limits.requests_per_sandbox`.
+    TooManyForSandbox(limit: u32) = "sandbox_limit" {
+        code: TooMany, grpc: 8, connect: ResourceExhausted, retry_after: 1,
+        cube: 429 "too many requests",
+        e2b: 429 TooMany,
+        page: Says("This sandbox is busy", "Too many requests are under way to it."),
+    }
+    /// Over `limits.requests_per_ip`.
+    TooManyFromAddress = "address_limit" {
+        code: TooMany, grpc: 8, connect: ResourceExhausted, retry_after: 1,
+        cube: 429 "too many requests",
+        e2b: 429 Text("There are too many requests from this address. Try again in a moment."),
+        page: Says(
+            "Too many requests",
+            "Your network sends more requests than are taken from one address.",
+        ),
+    }
+    /// The manager refused a resume for a quota.
+    ResumeQuota = "resume_quota" {
+        code: TooMany, grpc: 8, connect: ResourceExhausted, retry_after: 1,
+        cube: 429 "too many requests",
+        e2b: 429 Text("The sandbox cannot be resumed because a quota is used up. Try again later."),
+        page: Says(
+            "This sandbox cannot be woken right now",
+            "It is paused, and its owner's quota of running sandboxes is used up.",
+        ),
+    }
+    /// The store cannot answer and nothing is cached.
+    StoreUnavailable = "store_unavailable" {
+        code: StoreUnavailable, grpc: 14, connect: Aborted, retry_after: 1,
+        cube: 503 "service unavailable",
+        e2b: 503 Text("Sandboxes cannot be looked up at the moment. Try again in a moment."),
+        page: Says(
+            "Sandboxes cannot be looked up right now",
+            "This is an outage of the platform. Your sandbox is not affected by it.",
+        ),
+    }
+    /// A fault of the proxy itself.
+    Internal = "internal" {
+        code: Internal, grpc: 14, connect: Internal, retry_after: None,
+        cube: 500 "internal error",
+        e2b: 500 Text("The proxy failed to handle this request."),
+        page: Says(
+            "Something went wrong",
+            "The error is ours. Try again; if it happens again, report the request ID below.",
+        ),
+    }
+    /// Too many files are open for another upstream connection.
+    OutOfDescriptors = "out_of_descriptors" {
+        code: Internal, grpc: 14, connect: Internal, retry_after: None,
+        cube: 500 "internal error",
+        e2b: 500 Text("The proxy has too many connections open. Try again in a moment."),
+        page: Says(
+            "Too many connections are open",
+            "There is no room for another one at the moment. Reload this page in a moment.",
+        ),
+    }
+    /// Still pausing (or resuming elsewhere) after the wait.
+    Pausing = "pausing" {
+        code: Asleep, grpc: 14, connect: Aborted, retry_after: 2,
+        cube: 503 "service unavailable",
+        e2b: 409 Text("The sandbox is still transitioning. Try again in a moment."),
+        page: Says(
+            "This sandbox is changing its state",
+            "It is being paused or resumed, and opens when that is done.",
+        ),
+    }
+    /// Paused, and nothing resumes it.
+    Paused = "paused" {
+        code: Asleep, grpc: 14, connect: Unavailable, retry_after: 5,
+        cube: 503 "service unavailable",
+        e2b: 503 Text("The sandbox is paused."),
+        page: Says("This sandbox is paused", "It opens here as soon as it runs again."),
+    }
+    /// The resume failed or took too long.
+    ResumeFailed = "resume_failed" {
+        code: Asleep, grpc: 14, connect: Unavailable, retry_after: 5,
+        cube: 503 "service unavailable",
+        e2b: 503 Text("The sandbox is paused and could not be resumed."),
+        page: Says(
+            "This sandbox could not be woken",
+            "It is paused, and resuming it failed or took too long.",
+        ),
+    }
+    /// Too many requests are held.
+    HeldTooMany = "held_limit" {
+        code: Asleep, grpc: 14, connect: Unavailable, retry_after: 5,
+        cube: 503 "service unavailable",
+        e2b: 503 Text("Too many requests wait for the sandbox already. Try again in a moment."),
+        page: Says("This sandbox is busy", "Too many requests are under way to it."),
+    }
+    /// The time for draining was over before the response began.
+    DrainTimeout = "drain_timeout" {
+        code: Asleep, grpc: 14, connect: Unavailable, retry_after: 5,
+        cube: 503 "service unavailable",
+        e2b: 503 Text("The proxy is shutting down. Try again in a moment."),
+        page: Says("The proxy is restarting", "Your sandbox is not affected by it."),
+    }
+    /// There is no such sandbox.
+    NoRecord = "no_record" {
+        code: NoRoute, grpc: 5, connect: Unavailable, retry_after: None,
+        cube: 404 "not found",
+        e2b: 502 NotFound,
+        page: Says(
+            "This sandbox was not found",
+            "It may have ended, its address may be wrong, or it may not be open to you. Check the \
+             address, or ask whoever gave it to you for a new one.",
+        ),
+    }
+    /// The record has no `HostIP`.
+    NoHostIp = "no_host_ip" {
+        code: NoRoute, grpc: 5, connect: Unavailable, retry_after: None,
+        cube: 404 "not found",
+        e2b: 502 NotFound,
+        page: Says(
+            "This sandbox was not found",
+            "It may have ended, its address may be wrong, or it may not be open to you. Check the \
+             address, or ask whoever gave it to you for a new one.",
+        ),
+    }
+    /// The record has no `SandboxIP`.
+    NoSandboxIp = "no_sandbox_ip" {
+        code: NoRoute, grpc: 5, connect: Unavailable, retry_after: None,
+        cube: 404 "not found",
+        e2b: 502 NotFound,
+        page: Says(
+            "This sandbox was not found",
+            "It may have ended, its address may be wrong, or it may not be open to you. Check the \
+             address, or ask whoever gave it to you for a new one.",
+        ),
+    }
+    /// No host port is mapped to the container port.
+    NoMapping = "no_port_mapping" {
+        code: NoRoute, grpc: 14, connect: Unavailable, retry_after: None,
+        cube: 404 "not found",
+        e2b: 502 NotOpen,
+        page: Port(
+            "Port",
+            "of this sandbox is not open",
+            "Choose another port, or have whoever started the sandbox open this one.",
+        ),
+    }
+    /// The record's address or mapped port is malformed.
+    MalformedAddress = "malformed_address" {
+        code: BadAddress, grpc: 14, connect: Unavailable, retry_after: None,
+        cube: 502 "bad gateway",
+        e2b: 502 NotFound,
+        page: Says(
+            "This sandbox cannot be reached",
+            "The platform has no usable address for it. Report the request ID below to whoever runs it.",
+        ),
+    }
+    /// The address may not be dialled.
+    ForbiddenAddress = "forbidden_address" {
+        code: BadAddress, grpc: 14, connect: Unavailable, retry_after: None,
+        cube: 502 "bad gateway",
+        e2b: 502 NotFound,
+        page: Says(
+            "This sandbox cannot be reached",
+            "The platform has no usable address for it. Report the request ID below to whoever runs it.",
+        ),
+    }
+    /// The backend refused the connection.
+    ConnectRefused = "connect_refused" {
+        code: Unreachable, grpc: 14, connect: Unavailable, retry_after: None,
+        cube: 502 "bad gateway",
+        e2b: 502 NotOpen,
+        page: Port(
+            "Nothing answers on port",
+            "",
+            "The sandbox runs, but no server listens on this port. Start one, or let it listen on all \
+             interfaces instead of localhost alone, and reload this page.",
+        ),
+    }
+    /// The connection failed otherwise, unreachable or reset.
+    ConnectFailed = "connect_failed" {
+        code: Unreachable, grpc: 14, connect: Unavailable, retry_after: None,
+        cube: 502 "bad gateway",
+        e2b: 502 NotOpen,
+        page: Says(
+            "The sandbox cannot be reached",
+            "The connection to it failed. Reload this page in a moment.",
+        ),
+    }
+    /// The connection was not made in time.
+    ConnectTimeout = "connect_timeout" {
+        code: Unreachable, grpc: 4, connect: DeadlineExceeded, retry_after: None,
+        cube: 504 "gateway timeout",
+        e2b: 504 NotInTime,
+        page: Says(
+            "The sandbox did not answer in time",
+            "It may be busy, or what runs in it may hang. Reload this page in a moment.",
+        ),
+    }
+    /// The upstream closed or reset before its response.
+    UpstreamCut = "upstream_cut" {
+        code: Unreachable, grpc: 14, connect: Unavailable, retry_after: None,
+        cube: 502 "bad gateway",
+        e2b: 502 NotOpen,
+        page: Says(
+            "The sandbox broke the connection",
+            "What runs in it closed the connection before it answered; it may have crashed.",
+        ),
+    }
+    /// The upstream sent something that is no HTTP.
+    UpstreamMalformed = "upstream_malformed" {
+        code: Unreachable, grpc: 14, connect: Unavailable, retry_after: None,
+        cube: 502 "bad gateway",
+        e2b: 502 NotOpen,
+        page: Says(
+            "What the sandbox answered is not HTTP",
+            "Something else than a web server may listen on this port.",
+        ),
+    }
+    /// The upstream did not answer in time.
+    UpstreamTimeout = "upstream_timeout" {
+        code: Unreachable, grpc: 4, connect: DeadlineExceeded, retry_after: None,
+        cube: 504 "gateway timeout",
+        e2b: 504 NotInTime,
+        page: Says(
+            "The sandbox did not answer in time",
+            "It may be busy, or what runs in it may hang. Reload this page in a moment.",
+        ),
+    }
+    /// The name of the control plane does not resolve.
+    ControlPlaneUnresolved = "control_plane_unresolved" {
+        code: Unreachable, grpc: 14, connect: Unavailable, retry_after: None,
+        cube: 502 "bad gateway",
+        e2b: 502 NotOpen,
+        page: Says(
+            "The sandbox cannot be reached",
+            "The connection to it failed. Reload this page in a moment.",
+        ),
+    }
+    /// The control plane could not prove who it is, or its TLS failed otherwise.
+    ControlPlaneTls = "control_plane_tls" {
+        code: Unreachable, grpc: 14, connect: Unavailable, retry_after: None,
+        cube: 502 "bad gateway",
+        e2b: 502 NotOpen,
+        page: Says(
+            "The sandbox cannot be reached",
+            "The connection to it failed. Reload this page in a moment.",
+        ),
+    }
+    /// The node is in the shared set of faulty nodes.
+    FaultyNode = "faulty_node" {
+        code: FaultyNode, grpc: 14, connect: Aborted, retry_after: 1,
+        cube: 500 "backend unavailable",
+        e2b: 503 Text("The node of the sandbox is not available. Try again in a moment."),
+        page: Says(
+            "The machine of this sandbox is not available",
+            "It has been taken out of service, or does not answer at the moment.",
+        ),
+    }
+    /// The node's breaker is open.
+    BreakerOpen = "breaker_open" {
+        code: FaultyNode, grpc: 14, connect: Aborted, retry_after: 1,
+        cube: 500 "backend unavailable",
+        e2b: 503 Text("The node of the sandbox is not available. Try again in a moment."),
+        page: Says(
+            "The machine of this sandbox is not available",
+            "It has been taken out of service, or does not answer at the moment.",
+        ),
+    }
+}
+
+impl Reason {
+    /// A number below `Reason::ALL.len()`, for tables of metric handles.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// A message of the `e2b` dialect: one of the bodies that its SDKs classify, or words of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Saying {
+pub(super) enum Message {
     /// "The sandbox was not found".
     NotFound,
     /// "The sandbox is running but port is not open", with the port.
@@ -111,309 +577,142 @@ pub(super) enum Saying {
     TooMany(u32),
     /// The control route, without a sandbox.
     Control(&'static str),
-    /// Any other; has neither "was not found" nor "port is not open" in it.
+    /// Any other.
     Text(&'static str),
 }
 
-impl Saying {
+impl Message {
     /// The message as a sentence.
-    pub(super) fn message(self) -> Cow<'static, str> {
+    pub(super) fn sentence(self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
-            Saying::NotFound => "The sandbox was not found",
-            Saying::NotOpen => "The sandbox is running but port is not open",
-            Saying::TooMany(limit) => {
+            Message::NotFound => "The sandbox was not found",
+            Message::NotOpen => "The sandbox is running but port is not open",
+            Message::TooMany(limit) => {
                 return Cow::Owned(format!(
                     "The sandbox has too many concurrent incoming connections (limit: {limit})"
                 ));
             }
-            Saying::Control(_) => {
+            Message::Control(_) => {
                 "This endpoint is reserved for the control plane and is not reachable through the sandbox URL"
             }
-            Saying::Text(text) => text,
+            Message::Text(text) => text,
         })
     }
+}
+
+/// What a page says.
+pub(super) struct PageText {
+    /// What happened.
+    pub(super) title: Cow<'static, str>,
+    /// What to do. That the page reloads by itself is said by the page.
+    pub(super) advice: &'static str,
 }
 
 impl ProxyError {
     /// The return code, before any masking.
     #[must_use]
     pub fn retcode(self) -> Retcode {
-        match self {
-            ProxyError::BadTarget | ProxyError::BadRequest | ProxyError::BadHead => Retcode::BadRequest,
-            ProxyError::TokenMissing | ProxyError::TokenWrong => Retcode::Forbidden,
-            ProxyError::EnvdControl { .. } => Retcode::EnvdControl,
-            ProxyError::MethodNotAllowed => Retcode::MethodNotAllowed,
-            ProxyError::HeadTimeout | ProxyError::BodyTimeout => Retcode::RequestTimeout,
-            ProxyError::Killed | ProxyError::Revoked => Retcode::Gone,
-            ProxyError::BodyTooLarge => Retcode::BodyTooLarge,
-            ProxyError::TargetTooLong => Retcode::TargetTooLong,
-            ProxyError::HeadTooLarge => Retcode::HeadTooLarge,
-            ProxyError::TooManyForSandbox { .. }
-            | ProxyError::TooManyFromAddress
-            | ProxyError::ResumeQuota => Retcode::TooMany,
-            ProxyError::StoreUnavailable => Retcode::StoreUnavailable,
-            ProxyError::Internal | ProxyError::OutOfDescriptors => Retcode::Internal,
-            ProxyError::Pausing
-            | ProxyError::Paused
-            | ProxyError::ResumeFailed
-            | ProxyError::HeldTooMany
-            | ProxyError::DrainTimeout => Retcode::Asleep,
-            ProxyError::NoRecord | ProxyError::NoHostIp | ProxyError::NoSandboxIp | ProxyError::NoMapping => {
-                Retcode::NoRoute
-            }
-            ProxyError::MalformedAddress | ProxyError::ForbiddenAddress => Retcode::BadAddress,
-            ProxyError::ConnectRefused
-            | ProxyError::ConnectFailed
-            | ProxyError::ConnectTimeout
-            | ProxyError::UpstreamCut
-            | ProxyError::UpstreamMalformed
-            | ProxyError::UpstreamTimeout
-            | ProxyError::ControlPlaneUnresolved
-            | ProxyError::ControlPlaneTls => Retcode::Unreachable,
-            ProxyError::FaultyNode | ProxyError::BreakerOpen => Retcode::FaultyNode,
-        }
+        self.row().code
     }
 
     /// The reason for log and metrics.
     #[must_use]
     pub fn reason(self) -> Reason {
-        match self {
-            ProxyError::BadTarget => Reason::BadTarget,
-            ProxyError::BadRequest => Reason::BadRequest,
-            ProxyError::BadHead => Reason::BadHead,
-            ProxyError::TokenMissing => Reason::TokenMissing,
-            ProxyError::TokenWrong => Reason::TokenWrong,
-            ProxyError::EnvdControl { .. } => Reason::EnvdControl,
-            ProxyError::MethodNotAllowed => Reason::MethodNotAllowed,
-            ProxyError::HeadTimeout => Reason::HeadTimeout,
-            ProxyError::BodyTimeout => Reason::BodyTimeout,
-            ProxyError::Killed => Reason::Killed,
-            ProxyError::Revoked => Reason::Revoked,
-            ProxyError::BodyTooLarge => Reason::BodyLimit,
-            ProxyError::TargetTooLong => Reason::TargetLimit,
-            ProxyError::HeadTooLarge => Reason::HeadLimit,
-            ProxyError::TooManyForSandbox { .. } => Reason::SandboxLimit,
-            ProxyError::TooManyFromAddress => Reason::AddressLimit,
-            ProxyError::ResumeQuota => Reason::ResumeQuota,
-            ProxyError::StoreUnavailable => Reason::StoreUnavailable,
-            ProxyError::Internal => Reason::Internal,
-            ProxyError::OutOfDescriptors => Reason::OutOfDescriptors,
-            ProxyError::Pausing => Reason::Pausing,
-            ProxyError::Paused => Reason::Paused,
-            ProxyError::ResumeFailed => Reason::ResumeFailed,
-            ProxyError::HeldTooMany => Reason::HeldLimit,
-            ProxyError::DrainTimeout => Reason::DrainTimeout,
-            ProxyError::NoRecord => Reason::NoRecord,
-            ProxyError::NoHostIp => Reason::NoHostIp,
-            ProxyError::NoSandboxIp => Reason::NoSandboxIp,
-            ProxyError::NoMapping => Reason::NoPortMapping,
-            ProxyError::MalformedAddress => Reason::MalformedAddress,
-            ProxyError::ForbiddenAddress => Reason::ForbiddenAddress,
-            ProxyError::ConnectRefused => Reason::ConnectRefused,
-            ProxyError::ConnectFailed => Reason::ConnectFailed,
-            ProxyError::ConnectTimeout => Reason::ConnectTimeout,
-            ProxyError::UpstreamCut => Reason::UpstreamCut,
-            ProxyError::UpstreamMalformed => Reason::UpstreamMalformed,
-            ProxyError::UpstreamTimeout => Reason::UpstreamTimeout,
-            ProxyError::ControlPlaneUnresolved => Reason::ControlPlaneUnresolved,
-            ProxyError::ControlPlaneTls => Reason::ControlPlaneTls,
-            ProxyError::FaultyNode => Reason::FaultyNode,
-            ProxyError::BreakerOpen => Reason::BreakerOpen,
-        }
+        self.row().reason
     }
 
-    /// The status that the table gives this error, before masking and before an answer travels as
-    /// a gRPC or Connect 200.
+    /// The status of the response, before masking and before it travels as a gRPC or Connect 200.
     #[must_use]
     pub fn status(self, dialect: Dialect) -> u16 {
-        let e2b = dialect == Dialect::E2b;
-        match self.retcode() {
-            Retcode::BadRequest => 400,
-            Retcode::Forbidden => 403,
-            Retcode::EnvdControl => 404,
-            Retcode::MethodNotAllowed => 405,
-            Retcode::RequestTimeout => 408,
-            Retcode::Gone => {
-                if e2b {
-                    502
-                } else {
-                    410
-                }
-            }
-            Retcode::BodyTooLarge => 413,
-            Retcode::TargetTooLong => 414,
-            Retcode::TooMany => 429,
-            Retcode::HeadTooLarge => 431,
-            Retcode::StoreUnavailable => 503,
-            Retcode::Asleep => {
-                if e2b && self == ProxyError::Pausing {
-                    409
-                } else {
-                    503
-                }
-            }
-            Retcode::NoRoute => {
-                if e2b {
-                    502
-                } else {
-                    404
-                }
-            }
-            Retcode::BadAddress => 502,
-            Retcode::Unreachable => {
-                if self.timed_out() {
-                    504
-                } else {
-                    502
-                }
-            }
-            Retcode::FaultyNode => {
-                if e2b {
-                    503
-                } else {
-                    500
-                }
-            }
-            Retcode::Internal | Retcode::ClientClosed | Retcode::Redirected | Retcode::Passed(_) => 500,
+        match dialect {
+            Dialect::Cube => self.row().cube_status,
+            Dialect::E2b => self.row().e2b_status,
         }
     }
 
     /// Seconds for `Retry-After`.
     pub(super) fn retry_after(self) -> Option<&'static str> {
-        match self.retcode() {
-            Retcode::TooMany | Retcode::StoreUnavailable | Retcode::FaultyNode => Some("1"),
-            Retcode::Asleep if self == ProxyError::Pausing => Some("2"),
-            Retcode::Asleep => Some("5"),
-            _ => None,
-        }
+        self.row().retry_after
     }
 
     /// The text of the `cube` dialect.
     pub(super) fn text(self) -> &'static str {
-        match self.retcode() {
-            Retcode::BadRequest => "bad request",
-            Retcode::Forbidden => "forbidden",
-            Retcode::EnvdControl | Retcode::NoRoute => "not found",
-            Retcode::MethodNotAllowed => "method not allowed",
-            Retcode::RequestTimeout => "request timeout",
-            Retcode::Gone => "gone",
-            Retcode::BodyTooLarge => "payload too large",
-            Retcode::TargetTooLong => "uri too long",
-            Retcode::HeadTooLarge => "header fields too large",
-            Retcode::TooMany => "too many requests",
-            Retcode::StoreUnavailable | Retcode::Asleep => "service unavailable",
-            Retcode::Unreachable if self.timed_out() => "gateway timeout",
-            Retcode::BadAddress | Retcode::Unreachable => "bad gateway",
-            Retcode::FaultyNode => "backend unavailable",
-            Retcode::Internal | Retcode::ClientClosed | Retcode::Redirected | Retcode::Passed(_) => {
-                "internal error"
-            }
+        self.row().cube_text
+    }
+
+    /// What the `e2b` dialect says; `named` is whether the request names a sandbox. Without one it is the
+    /// control plane that was called.
+    pub(super) fn message(self, named: bool) -> Message {
+        match (&self.row().e2b, self) {
+            (E2b::NotFound, _) => Message::NotFound,
+            (E2b::NotOpen, _) if named || self.row().code != Retcode::Unreachable => Message::NotOpen,
+            (E2b::NotOpen, _) => Message::Text("The upstream cannot be reached."),
+            (E2b::NotInTime, _) if named => Message::Text("The sandbox did not answer in time."),
+            (E2b::NotInTime, _) => Message::Text("The upstream did not answer in time."),
+            (E2b::TooMany, ProxyError::TooManyForSandbox { limit }) => Message::TooMany(limit),
+            (E2b::TooMany, _) => Message::TooMany(0),
+            (E2b::Control, ProxyError::EnvdControl { path }) => Message::Control(path),
+            (E2b::Control, _) => Message::Control(""),
+            (E2b::Text(text), _) => Message::Text(text),
         }
     }
 
-    /// What the `e2b` dialect says; `named` is whether the request names a sandbox.
-    pub(super) fn saying(self, named: bool) -> Saying {
-        match self {
-            ProxyError::Killed
-            | ProxyError::Revoked
-            | ProxyError::NoRecord
-            | ProxyError::NoHostIp
-            | ProxyError::NoSandboxIp
-            | ProxyError::MalformedAddress
-            | ProxyError::ForbiddenAddress => Saying::NotFound,
-            ProxyError::NoMapping => Saying::NotOpen,
-            ProxyError::ConnectRefused
-            | ProxyError::ConnectFailed
-            | ProxyError::UpstreamCut
-            | ProxyError::UpstreamMalformed
-            | ProxyError::ControlPlaneUnresolved
-            | ProxyError::ControlPlaneTls => {
-                // Without a sandbox it is the control plane that cannot be reached.
-                if named { Saying::NotOpen } else { Saying::Text("The upstream cannot be reached.") }
-            }
-            ProxyError::TooManyForSandbox { limit } => Saying::TooMany(limit),
-            ProxyError::EnvdControl { path } => Saying::Control(path),
-            ProxyError::BadTarget => Saying::Text("The request does not name a sandbox and a port."),
-            ProxyError::BadRequest | ProxyError::BadHead => Saying::Text("The request is malformed."),
-            ProxyError::TokenMissing => Saying::Text(
-                "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' is missing",
-            ),
-            ProxyError::TokenWrong => Saying::Text(
-                "Sandbox is secured with traffic access token. Provided token in header 'e2b-traffic-access-token' is invalid",
-            ),
-            ProxyError::MethodNotAllowed => Saying::Text("This method is not allowed."),
-            ProxyError::HeadTimeout => Saying::Text("The request was not sent in time."),
-            ProxyError::BodyTimeout => Saying::Text("The body of the request was not sent in time."),
-            ProxyError::BodyTooLarge => Saying::Text("The body of the request is too large."),
-            ProxyError::TargetTooLong => Saying::Text("The target of the request is too long."),
-            ProxyError::HeadTooLarge => Saying::Text("The header fields of the request are too large."),
-            ProxyError::TooManyFromAddress => {
-                Saying::Text("There are too many requests from this address. Try again in a moment.")
-            }
-            ProxyError::ResumeQuota => {
-                Saying::Text("The sandbox cannot be resumed because a quota is used up. Try again later.")
-            }
-            ProxyError::StoreUnavailable => {
-                Saying::Text("Sandboxes cannot be looked up at the moment. Try again in a moment.")
-            }
-            ProxyError::Internal => Saying::Text("The proxy failed to handle this request."),
-            ProxyError::OutOfDescriptors => {
-                Saying::Text("The proxy has too many connections open. Try again in a moment.")
-            }
-            ProxyError::Pausing => Saying::Text("The sandbox is still transitioning. Try again in a moment."),
-            ProxyError::Paused => Saying::Text("The sandbox is paused."),
-            ProxyError::ResumeFailed => Saying::Text("The sandbox is paused and could not be resumed."),
-            ProxyError::HeldTooMany => {
-                Saying::Text("Too many requests wait for the sandbox already. Try again in a moment.")
-            }
-            ProxyError::DrainTimeout => Saying::Text("The proxy is shutting down. Try again in a moment."),
-            ProxyError::ConnectTimeout | ProxyError::UpstreamTimeout => {
-                if named {
-                    Saying::Text("The sandbox did not answer in time.")
-                } else {
-                    Saying::Text("The upstream did not answer in time.")
-                }
-            }
-            ProxyError::FaultyNode | ProxyError::BreakerOpen => {
-                Saying::Text("The node of the sandbox is not available. Try again in a moment.")
-            }
-        }
-    }
-
-    /// The code of a gRPC answer.
+    /// The code of a gRPC response.
     pub(super) fn grpc_status(self) -> &'static str {
-        match self.retcode() {
-            Retcode::BadRequest => "3",
-            Retcode::Forbidden => "7",
-            Retcode::NoRoute if self == ProxyError::NoMapping => "14",
-            Retcode::EnvdControl | Retcode::NoRoute => "5",
-            Retcode::MethodNotAllowed => "12",
-            Retcode::RequestTimeout => "4",
-            Retcode::Gone => "9",
-            Retcode::BodyTooLarge | Retcode::TargetTooLong | Retcode::TooMany | Retcode::HeadTooLarge => "8",
-            Retcode::Unreachable if self.timed_out() => "4",
-            _ => "14",
+        self.row().grpc
+    }
+
+    /// The code of a Connect error.
+    pub(super) fn connect_code(self) -> &'static str {
+        match self.row().connect {
+            ConnectCode::Aborted => "aborted",
+            ConnectCode::DeadlineExceeded => "deadline_exceeded",
+            ConnectCode::Internal => "internal",
+            ConnectCode::InvalidArgument => "invalid_argument",
+            ConnectCode::PermissionDenied => "permission_denied",
+            ConnectCode::ResourceExhausted => "resource_exhausted",
+            ConnectCode::Unavailable => "unavailable",
         }
     }
 
-    /// The code of a Connect error. An outage is `aborted`: a JavaScript SDK takes `unavailable` on a
-    /// stream for a dead sandbox.
-    pub(super) fn connect_code(self, dialect: Dialect) -> &'static str {
-        if matches!(self.retcode(), Retcode::StoreUnavailable | Retcode::FaultyNode) {
-            return "aborted";
+    /// What a browser's page says, in both dialects the same; `port` is the one that the request names.
+    pub(super) fn page(self, port: Option<Port>) -> PageText {
+        let row = self.row();
+        if row.code == Retcode::Unreachable && port.is_none() {
+            // Without a sandbox it is the control plane that was called.
+            return PageText {
+                title: Cow::Borrowed("The control plane cannot be reached"),
+                advice: "Reload this page in a moment. If it stays like this, report the request ID below.",
+            };
         }
-        match self.status(dialect) {
-            400 | 405 | 414 | 431 => "invalid_argument",
-            403 => "permission_denied",
-            408 | 504 => "deadline_exceeded",
-            409 => "aborted",
-            413 | 429 => "resource_exhausted",
-            500 => "internal",
-            _ => "unavailable",
+        match row.page {
+            Page::Says(title, advice) => PageText { title: Cow::Borrowed(title), advice },
+            Page::Port(before, after, advice) => {
+                let number = port.map(|port| format!(" {port}")).unwrap_or_default();
+                let after = if after.is_empty() { String::new() } else { format!(" {after}") };
+                PageText { title: Cow::Owned(format!("{before}{number}{after}")), advice }
+            }
         }
     }
+}
 
-    fn timed_out(self) -> bool {
-        matches!(self, ProxyError::ConnectTimeout | ProxyError::UpstreamTimeout)
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn words_of_reasons_are_distinct_and_plain() {
+        let words: HashSet<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        assert_eq!(words.len(), Reason::ALL.len());
+        assert!(words.iter().all(|word| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')));
+    }
+
+    #[test]
+    fn the_index_of_a_reason_is_its_place_in_the_list() {
+        for (at, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), at);
+        }
     }
 }

@@ -12,50 +12,6 @@ const CUBE_OPEN: Settings = Settings { dialect: Dialect::Cube, mask_existence: f
 const E2B: Settings = Settings { dialect: Dialect::E2b, mask_existence: false };
 const E2B_MASKED: Settings = Settings { dialect: Dialect::E2b, mask_existence: true };
 
-const ALL: [ProxyError; 41] = [
-    ProxyError::BadTarget,
-    ProxyError::BadRequest,
-    ProxyError::BadHead,
-    ProxyError::TokenMissing,
-    ProxyError::TokenWrong,
-    ProxyError::EnvdControl { path: "/init" },
-    ProxyError::MethodNotAllowed,
-    ProxyError::HeadTimeout,
-    ProxyError::BodyTimeout,
-    ProxyError::Killed,
-    ProxyError::Revoked,
-    ProxyError::BodyTooLarge,
-    ProxyError::TargetTooLong,
-    ProxyError::HeadTooLarge,
-    ProxyError::TooManyForSandbox { limit: 3 },
-    ProxyError::TooManyFromAddress,
-    ProxyError::ResumeQuota,
-    ProxyError::StoreUnavailable,
-    ProxyError::Internal,
-    ProxyError::OutOfDescriptors,
-    ProxyError::Pausing,
-    ProxyError::Paused,
-    ProxyError::ResumeFailed,
-    ProxyError::HeldTooMany,
-    ProxyError::DrainTimeout,
-    ProxyError::NoRecord,
-    ProxyError::NoHostIp,
-    ProxyError::NoSandboxIp,
-    ProxyError::NoMapping,
-    ProxyError::MalformedAddress,
-    ProxyError::ForbiddenAddress,
-    ProxyError::ConnectRefused,
-    ProxyError::ConnectFailed,
-    ProxyError::ConnectTimeout,
-    ProxyError::UpstreamCut,
-    ProxyError::UpstreamMalformed,
-    ProxyError::UpstreamTimeout,
-    ProxyError::ControlPlaneUnresolved,
-    ProxyError::ControlPlaneTls,
-    ProxyError::FaultyNode,
-    ProxyError::BreakerOpen,
-];
-
 /// What a browser accepts that navigates.
 const HTML: &str = "text/html,application/xhtml+xml,*/*;q=0.8";
 
@@ -236,7 +192,7 @@ fn every_answer_has_the_common_headers_once_and_its_length() {
         format(Method::POST, &[("content-type", "application/grpc")]),
         format(Method::OPTIONS, &[("origin", "https://a.example"), ("access-control-request-method", "PUT")]),
     ];
-    for error in ALL {
+    for error in ProxyError::all() {
         for (at, format) in askers.iter().enumerate() {
             for settings in [CUBE, CUBE_OPEN, E2B, E2B_MASKED] {
                 let answer = render(error, format, settings);
@@ -328,7 +284,7 @@ fn navigation(method: Method) -> ResponseFormat {
 
 #[test]
 fn a_page_says_what_happened_and_what_to_quote() {
-    for error in ALL {
+    for error in ProxyError::all() {
         for settings in [CUBE, CUBE_OPEN, E2B, E2B_MASKED] {
             let answer = render(error, &navigation(Method::GET), settings);
             let page = body(&answer);
@@ -357,7 +313,7 @@ fn a_page_says_what_happened_and_what_to_quote() {
 #[test]
 fn a_page_reloads_by_itself_where_the_response_says_when_to_try_again() {
     const RELOADS: &str = "http-equiv=\"refresh\"";
-    for error in ALL {
+    for error in ProxyError::all() {
         for settings in [CUBE, E2B] {
             let answer = render(error, &navigation(Method::GET), settings);
             match header(&answer, "retry-after") {
@@ -421,7 +377,7 @@ fn a_connect_request_gets_a_connect_error() {
     ] {
         let version = ("connect-protocol-version", "1");
         let calls = |kind: &str| format(Method::POST, &[version, ("content-type", kind)]);
-        let message = error.saying(true).message();
+        let message = error.message(true).sentence();
         let said = format!(r#"{{"code":"{code}","message":"{message}"}}"#);
 
         let unary = render(error, &calls("application/proto"), E2B);
@@ -472,7 +428,7 @@ fn a_grpc_request_gets_trailers_in_both_dialects() {
         (ProxyError::FaultyNode, "14"),
     ] {
         let headers = [("content-type", "application/grpc+proto"), ("connect-protocol-version", "1")];
-        for (settings, message) in [(CUBE_OPEN, error.text().into()), (E2B, error.saying(true).message())] {
+        for (settings, message) in [(CUBE_OPEN, error.text().into()), (E2B, error.message(true).sentence())] {
             let answer = render(error, &format(Method::POST, &headers), settings);
             assert_eq!((answer.status.as_u16(), answer.body.len(), answer.success), (200, 0, false));
             assert_eq!(header(&answer, "grpc-status"), Some(code), "{error:?}");
@@ -511,7 +467,7 @@ fn a_preflight_is_answered_with_what_it_asks_for_and_the_code_it_stands_for() {
         ("access-control-request-headers", "x-one,  x-two"),
         ("access-control-request-headers", "x-three"),
     ];
-    for error in ALL {
+    for error in ProxyError::all() {
         for settings in [CUBE, E2B] {
             let answer = render(error, &format(Method::OPTIONS, &headers), settings);
             assert_eq!(answer.status.as_u16(), 204, "{error:?}");
@@ -564,7 +520,7 @@ fn options_without_what_makes_a_preflight_is_an_ordinary_request() {
 
 #[test]
 fn words_of_the_cube_dialect_need_no_escaping() {
-    for error in ALL {
+    for error in ProxyError::all() {
         let answer = render(error, &get(), CUBE);
         let fields: Value = serde_json::from_slice(&answer.body).unwrap();
         assert!(fields["error"].is_string(), "{error:?}");

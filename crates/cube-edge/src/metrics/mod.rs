@@ -19,7 +19,7 @@ pub use class::{
 };
 
 use crate::error::EdgeError;
-use crate::reason::Reason;
+use crate::error_response::Reason;
 use crate::retcode::Retcode;
 
 const RESULTS: [&str; 2] = ["fail", "success"];

@@ -227,7 +227,7 @@ impl ProxyState {
             return;
         }
         let reason = crate::proxy::response_filter::ended(ctx)
-            .map_or(crate::reason::Reason::ClientClosed, |error| error.reason());
+            .map_or(crate::error_response::Reason::ClientClosed, |error| error.reason());
         ctx.seen.cut = Some(reason);
         self.show_cut(session, ctx).await;
     }

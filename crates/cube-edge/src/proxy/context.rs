@@ -14,13 +14,13 @@ use http::{HeaderValue, Method};
 use crate::access_log::UpstreamTry;
 use crate::connection::Origin;
 use crate::error_response::ProxyError;
+use crate::error_response::Reason;
 use crate::limits::active_requests::Place;
 use crate::metrics::{FormClass, GaugeGuard, RouteClass};
 use crate::proxy::cache_filters::Cached;
 use crate::proxy::http_upgrade::BodyEnd;
 use crate::proxy::retry::{Next, Tally};
 use crate::proxy::state::ProxyState;
-use crate::reason::Reason;
 use crate::retcode::Retcode;
 use crate::settings::Settings;
 

@@ -9,11 +9,11 @@ use pingora_proxy::{FailToProxy, Session};
 
 use crate::drain::Stage;
 use crate::error_response::ProxyError;
+use crate::error_response::Reason;
 use crate::limits::descriptors::OUT_OF_DESCRIPTORS;
 use crate::proxy::context::{Context, Outcome};
 use crate::proxy::response_filter::ended;
 use crate::proxy::state::ProxyState;
-use crate::reason::Reason;
 
 /// How the engine names a body that ends before its length or its last chunk.
 const PREMATURE_BODY_END: ErrorType = ErrorType::new("PrematureBodyEnd");

@@ -6,16 +6,16 @@ use bytes::Bytes;
 use http::{HeaderName, Version, header};
 use pingora_proxy::Session;
 
-use crate::access_log::Entry;
+use crate::access_log::{Entry, LineValues, Texts};
 use crate::connection::{Conn, Refuse, ip_value};
 use crate::drain::Stage;
+use crate::error_response::Reason;
 use crate::error_response::{ProxyError, ResponseFormat, render};
 use crate::metrics::{Finished, FormClass, MethodClass, RouteClass};
 use crate::proxy::context::{Context, Outcome};
 use crate::proxy::request_id;
 use crate::proxy::response_filter::ended;
 use crate::proxy::state::{ProxyState, header_text};
-use crate::reason::Reason;
 use crate::retcode::Retcode;
 
 static INSTANCE_ID: HeaderName = HeaderName::from_static("x-cube-instance-id");
@@ -68,50 +68,57 @@ impl ProxyState {
         let upstream_target = ctx.upstream_target(raw);
         let went_up = !ctx.attempts.list.is_empty();
         let uri = upstream_target.split(|b| *b == b'?').next().filter(|_| went_up);
-        let field = |name: &header::HeaderName| {
-            request.and_then(|request| request.headers.get(name)).map(|value| value.as_bytes())
+        let header = |name: &header::HeaderName| {
+            request
+                .and_then(|request| request.headers.get(name))
+                .map(|value| value.as_bytes())
+                .unwrap_or_default()
         };
         let conn = ctx.origin.as_ref().map(|origin| &origin.conn);
         let other_ip;
         let real_ip = match (ctx.seen.real_ip, conn) {
-            (Some(ip), Some(conn)) if ip == conn.peer.ip().to_canonical() => {
-                Some(conn.peer_text().as_bytes())
-            }
+            (Some(ip), Some(conn)) if ip == conn.peer.ip().to_canonical() => conn.peer_text().as_bytes(),
             (Some(ip), _) => {
                 other_ip = ip_value(ip);
-                Some(other_ip.as_bytes())
+                other_ip.as_bytes()
             }
-            (None, _) => None,
+            (None, _) => b"",
         };
-        let forwarded_for = ctx.seen.forwarded_for.as_ref().map(|value| value.as_bytes());
         let scheme = conn.map(|conn| conn.protocol.scheme());
         log.submit(&Entry {
-            time: SystemTime::now(),
-            host: (!ctx.host.is_empty()).then_some(&ctx.host[..]).or_else(|| field(&header::HOST)),
-            x_real_ip: real_ip,
-            x_forwarded_for: forwarded_for.or(real_ip),
-            server_addr: conn.map(|conn| conn.local.ip().to_canonical()),
-            x_forwarded_proto: match &ctx.seen.forwarded_proto {
-                Some(proto) => Some(proto.as_bytes()),
-                None => scheme.map(str::as_bytes),
+            texts: Texts {
+                host: if ctx.host.is_empty() { header(&header::HOST) } else { &ctx.host },
+                x_real_ip: real_ip,
+                x_forwarded_for: ctx.seen.forwarded_for.as_ref().map_or(real_ip, |value| value.as_bytes()),
+                x_forwarded_proto: match &ctx.seen.forwarded_proto {
+                    Some(proto) => proto.as_bytes(),
+                    None => scheme.map(str::as_bytes).unwrap_or_default(),
+                },
+                method: request.map(|request| request.method.as_str().as_bytes()).unwrap_or_default(),
+                request_uri: raw,
+                uri: uri.unwrap_or_default(),
+                user_agent: header(&header::USER_AGENT),
+                x_cube_request_id: header_text(&ctx.request_id).as_bytes(),
+                x_cube_instance_id: header(&INSTANCE_ID),
+                sandbox_id: ctx
+                    .target
+                    .as_ref()
+                    .map(|target| target.id.as_str().as_bytes())
+                    .unwrap_or_default(),
             },
-            method: request.map(|request| request.method.as_str().as_bytes()),
-            request_uri: request.map(|_| raw),
-            protocol: request.map(|request| protocol(request.version)),
-            uri,
-            status: ctx.seen.head_sent,
-            body_bytes_sent: ctx.body.down,
-            took,
-            connection_requests: u64::from(ctx.number),
+            values: LineValues {
+                time: SystemTime::now(),
+                server_addr: conn.map(|conn| conn.local.ip().to_canonical()),
+                protocol: request.map(|request| protocol(request.version)),
+                status: ctx.seen.head_sent,
+                body_bytes_sent: ctx.body.down,
+                took,
+                connection_requests: u64::from(ctx.number),
+                retcode: outcome.retcode,
+                port: ctx.target.as_ref().map(|target| target.port),
+                reason: outcome.reason,
+            },
             upstreams: &ctx.attempts.list,
-            user_agent: field(&header::USER_AGENT),
-            request_id: Some(header_text(&ctx.request_id).as_bytes()),
-            instance_id: request
-                .and_then(|request| request.headers.get(&INSTANCE_ID))
-                .map(|value| value.as_bytes()),
-            retcode: outcome.retcode,
-            sandbox: ctx.target.as_ref().map(|target| (&target.id, target.port)),
-            reason: outcome.reason,
         });
     }
 
@@ -192,27 +199,26 @@ impl Refuse for ProxyState {
         let id = request_id::new();
         if let Some(log) = &self.access_log {
             log.submit(&Entry {
-                time: SystemTime::now(),
-                host: None,
-                x_real_ip: Some(conn.peer_text().as_bytes()),
-                x_forwarded_for: Some(conn.peer_text().as_bytes()),
-                server_addr: Some(conn.local.ip().to_canonical()),
-                x_forwarded_proto: Some(conn.protocol.scheme().as_bytes()),
-                method: None,
-                request_uri: None,
-                protocol: None,
-                uri: None,
-                status: Some(own.status.as_u16()),
-                body_bytes_sent: own.body.len() as u64,
-                took: Duration::ZERO,
-                connection_requests: u64::from(number),
+                texts: Texts {
+                    x_real_ip: conn.peer_text().as_bytes(),
+                    x_forwarded_for: conn.peer_text().as_bytes(),
+                    x_forwarded_proto: conn.protocol.scheme().as_bytes(),
+                    x_cube_request_id: id.as_bytes(),
+                    ..Texts::default()
+                },
+                values: LineValues {
+                    time: SystemTime::now(),
+                    server_addr: Some(conn.local.ip().to_canonical()),
+                    protocol: None,
+                    status: Some(own.status.as_u16()),
+                    body_bytes_sent: own.body.len() as u64,
+                    took: Duration::ZERO,
+                    connection_requests: u64::from(number),
+                    retcode: own.log_retcode,
+                    port: None,
+                    reason: own.reason,
+                },
                 upstreams: &[],
-                user_agent: None,
-                request_id: Some(id.as_bytes()),
-                instance_id: None,
-                retcode: own.log_retcode,
-                sandbox: None,
-                reason: own.reason,
             });
         }
         let mut bytes = Vec::with_capacity(512);

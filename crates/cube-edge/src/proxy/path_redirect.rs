@@ -12,10 +12,10 @@ use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
+use crate::error_response::Reason;
 use crate::error_response::navigates;
 use crate::proxy::context::{Context, Outcome};
 use crate::proxy::state::ProxyState;
-use crate::reason::Reason;
 use crate::retcode::Retcode;
 
 impl ProxyState {

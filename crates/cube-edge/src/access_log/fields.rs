@@ -1,0 +1,166 @@
+//! The fields of the access log (operations.md), in one list: their order and number in both formats
+//! follow from it, and so does the order in which texts lie in the queue's buffer.
+//!
+//! A new field is one line here, and its value where a request ends (`proxy/logging.rs`); for a value
+//! of our own [`LineValues`] carries it. The kinds are the methods of [`Line`], and say what a value is:
+//!
+//! - `text`: a text of the request, of the field's own name in [`Texts`], copied into the queue's buffer;
+//! - `text`, `plain` or `number`, `from |line| ...`: made of [`LineParts`] by the thread that writes.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use cube_route::Port;
+
+use super::encode::{List, Put};
+use super::record::Record;
+use crate::error_response::Reason;
+use crate::retcode::Retcode;
+
+/// What one line says beside its texts and its attempts.
+#[derive(Debug, Clone)]
+pub struct LineValues {
+    /// When the request ended.
+    pub time: SystemTime,
+    /// The local address, without port.
+    pub server_addr: Option<IpAddr>,
+    /// `HTTP/1.0`, `HTTP/1.1` or `HTTP/2.0`.
+    pub protocol: Option<&'static str>,
+    /// The status on the wire; `None` where no response began.
+    pub status: Option<u16>,
+    /// Bytes of the response body.
+    pub body_bytes_sent: u64,
+    /// From the first byte of the head to the end.
+    pub took: Duration,
+    /// The number of this request on its connection, from 1.
+    pub connection_requests: u64,
+    /// The return code, unmasked.
+    pub retcode: Retcode,
+    /// The container port that the request names.
+    pub port: Option<Port>,
+    /// Why the request ended as it did.
+    pub reason: Reason,
+}
+
+/// What the thread that writes has at hand for one line.
+pub(super) struct LineParts<'a> {
+    pub(super) record: &'a Record,
+    /// Texts, redacted.
+    pub(super) texts: Texts<'a>,
+    /// The query, cut from the request target after that was redacted.
+    pub(super) args: &'a [u8],
+    /// [`LineValues::time`] as text.
+    pub(super) time: &'a str,
+}
+
+/// A line under construction, in one of the formats.
+pub(super) trait Line {
+    /// A value from outside; empty: absent.
+    fn text(&mut self, name: &str, value: &[u8]);
+    /// A value of our own that needs no escaping; `None`: absent.
+    fn plain(&mut self, name: &str, value: Option<impl Put>);
+    /// A number; `None`: absent.
+    fn number(&mut self, name: &str, value: Option<impl Put>);
+}
+
+/// Makes of the list: [`Texts`], how they are packed and unpacked, and [`write`]. The first rules go
+/// through the list and sort out the texts of the request.
+macro_rules! fields {
+    (@sort [$($texts:tt)*] [$($line:tt)*] $(#[$doc:meta])* $name:ident: text; $($rest:tt)*) => {
+        fields! { @sort
+            [$($texts)* ($(#[$doc])* $name)]
+            [$($line)* ($name text |line| line.texts.$name)]
+            $($rest)*
+        }
+    };
+    (@sort [$($texts:tt)*] [$($line:tt)*]
+        $name:ident: $kind:ident from |$parts:ident| $value:expr; $($rest:tt)*) => {
+        fields! { @sort [$($texts)*] [$($line)* ($name $kind |$parts| $value)] $($rest)* }
+    };
+    (@sort
+        [$(($(#[$doc:meta])* $text:ident))*]
+        [$(($name:ident $kind:ident |$parts:ident| $value:expr))*]) => {
+        /// How many texts of the request a line has.
+        pub(super) const TEXTS: usize = [$(stringify!($text)),*].len();
+
+        /// The texts of a request, raw: the log escapes and redacts them. Empty counts as absent.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct Texts<'a> {
+            $($(#[$doc])* pub $text: &'a [u8],)*
+        }
+
+        impl<'a> Texts<'a> {
+            /// The texts in the order in which they are packed.
+            pub(super) fn packed(self) -> [&'a [u8]; TEXTS] {
+                [$(self.$text),*]
+            }
+
+            /// The texts out of a line's part of the buffer.
+            pub(super) fn unpack(packed: &'a [u8], lengths: &[u32; TEXTS]) -> Self {
+                let mut rest = packed;
+                let mut lengths = lengths.iter();
+                let mut next = || {
+                    let length = lengths.next().copied().unwrap_or_default() as usize;
+                    let (text, after) = rest.split_at_checked(length).unwrap_or_default();
+                    rest = after;
+                    text
+                };
+                Self { $($text: next()),* }
+            }
+        }
+
+        /// Writes all fields.
+        pub(super) fn write(line: &mut impl Line, parts: &LineParts<'_>) {
+            $({
+                let $parts = parts;
+                line.$kind(stringify!($name), $value);
+            })*
+        }
+    };
+    ($($list:tt)*) => { fields! { @sort [] [] $($list)* } };
+}
+
+fields! {
+    access_time: plain from |line| Some(line.time);
+    /// The client's Host or `:authority`.
+    host: text;
+    /// `X-Real-IP`, as the sandbox sees it.
+    x_real_ip: text;
+    /// `X-Forwarded-For`, as the sandbox sees it.
+    x_forwarded_for: text;
+    server_addr: plain from |line| line.record.values.server_addr;
+    /// `X-Forwarded-Proto`, as the sandbox sees it.
+    x_forwarded_proto: text;
+    /// The method.
+    method: text;
+    /// The target as the client sent it, query included; `args` is cut from it.
+    request_uri: text;
+    args: text from |line| line.args;
+    protocol: plain from |line| line.record.values.protocol;
+    /// The path that went upstream.
+    uri: text;
+    status: number from |line| line.record.values.status;
+    body_bytes_sent: number from |line| Some(line.record.values.body_bytes_sent);
+    request_time: number from |line| Some(line.record.values.took);
+    connection_requests: number from |line| Some(line.record.values.connection_requests);
+    upstream_addr: plain from |line| list(line.record.tries().map(|attempt| Some(attempt.address)));
+    upstream_status: plain from |line| list(line.record.tries().map(|attempt| attempt.status));
+    upstream_response_time: plain from |line| list(line.record.tries().map(|attempt| attempt.took));
+    /// `User-Agent`.
+    user_agent: text;
+    /// `X-Cube-Request-Id`, the one that the response carries.
+    x_cube_request_id: text;
+    /// `X-Cube-Instance-Id`, as the client sent it.
+    x_cube_instance_id: text;
+    backend_ip: plain from |line| line.record.tries().last().map(|attempt| attempt.address.ip());
+    retcode: number from |line| Some(line.record.values.retcode.code());
+    /// The sandbox id that the request names.
+    sandbox_id: text;
+    container_port: number from |line| line.record.values.port.map(Port::get);
+    reason: plain from |line| Some(line.record.values.reason.as_str());
+}
+
+/// The values of several attempts; none where no attempt has one.
+fn list<T: Put>(values: impl Iterator<Item = Option<T>> + Clone) -> Option<impl Put> {
+    values.clone().any(|value| value.is_some()).then_some(List(values))
+}
