@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use cube_settings::Secret;
+
 use crate::access_log;
-use crate::admin::AdminToken;
 use crate::error::EdgeError;
 use crate::gateway::Gateway;
 use crate::settings::Settings;
@@ -21,7 +22,7 @@ pub struct Reconfiguration {
     /// `access_log`: all but its path.
     pub access_log: Option<access_log::Settings>,
     /// `admin.token`; `None`: loopback peers only.
-    pub admin_token: Option<Vec<u8>>,
+    pub admin_token: Option<Secret>,
 }
 
 impl Gateway {
@@ -44,7 +45,7 @@ impl Gateway {
         state.resolver.update(new.resolver);
         state.breaker.update(new.breaker);
         state.control_plane.update(settings.control_plane.clone());
-        state.admin_token.store(new.admin_token.and_then(AdminToken::new).map(Arc::new));
+        state.admin_token.store(new.admin_token.map(Arc::new));
         if let (Some(log), Some(settings)) = (&state.access_log, &new.access_log) {
             log.update(settings);
         }

@@ -24,7 +24,7 @@ pub use admin::{LifecycleResponse, Upsert};
 pub use gate::{GateForecast, GateRefusal, GateVerdict, HoldOutcome};
 pub use handover::{ListingCursors, StateRow};
 pub use lifecycle::{Lifecycle, LifecycleHooks};
-pub use settings::{BearerToken, LifecycleError, RegistrySettings, ResumeSettings, Settings};
+pub use settings::{LifecycleError, RegistrySettings, ResumeSettings, Settings};
 
 #[cfg(test)]
 mod testbed;

@@ -6,21 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cube_route::SandboxId;
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::gate::GateDecision;
 use crate::metrics::ResumeOutcome;
-use crate::resume_client::ResumeEndpoint;
+use crate::resume_client::{ResumeEndpoint, authorization};
 use crate::state_table::StateEvent;
-use crate::{BearerToken, GateRefusal, Lifecycle, LifecycleError, ResumeSettings};
+use crate::{GateRefusal, Lifecycle, LifecycleError, ResumeSettings};
 
 /// The manager and the bounds on asking it.
 pub(crate) struct ResumeClient {
     endpoint: ResumeEndpoint,
-    token: Option<BearerToken>,
+    /// `Authorization`, where there is a token.
+    authorization: Option<HeaderValue>,
     timeout: Duration,
     calls: Arc<Semaphore>,
 }
@@ -29,14 +30,14 @@ impl ResumeClient {
     pub(crate) fn new(settings: &ResumeSettings) -> Result<Self, LifecycleError> {
         Ok(Self {
             endpoint: ResumeEndpoint::parse(&settings.url)?,
-            token: settings.token.clone(),
+            authorization: settings.token.as_ref().map(authorization).transpose()?,
             timeout: settings.timeout,
             calls: Arc::new(Semaphore::new(settings.max_concurrent.min(Semaphore::MAX_PERMITS))),
         })
     }
 
     async fn ask(&self, id: &SandboxId, request_id: &str) -> ResumeOutcome {
-        let call = self.endpoint.call(id, request_id, self.token.as_ref());
+        let call = self.endpoint.call(id, request_id, self.authorization.as_ref());
         match timeout(self.timeout, call).await {
             Ok(Ok(StatusCode::OK)) => ResumeOutcome::Resumed,
             Ok(Ok(StatusCode::TOO_MANY_REQUESTS)) => ResumeOutcome::Quota,

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use cube_route::SandboxId;
+use cube_settings::Secret;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST};
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::Empty;
@@ -11,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::net::TcpStream;
 
-use crate::{BearerToken, LifecycleError};
+use crate::LifecycleError;
 
 /// Everything but RFC 3986's unreserved characters.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -73,9 +74,9 @@ impl ResumeEndpoint {
         &self,
         id: &SandboxId,
         request_id: &str,
-        token: Option<&BearerToken>,
+        authorization: Option<&HeaderValue>,
     ) -> Result<StatusCode, ResumeCallError> {
-        let request = self.request(id, request_id, token)?;
+        let request = self.request(id, request_id, authorization)?;
         let stream = TcpStream::connect((&*self.host, self.port)).await?;
         let (mut sender, driver) =
             http1::Builder::new().title_case_headers(true).handshake(TokioIo::new(stream)).await?;
@@ -94,7 +95,7 @@ impl ResumeEndpoint {
         &self,
         id: &SandboxId,
         request_id: &str,
-        token: Option<&BearerToken>,
+        authorization: Option<&HeaderValue>,
     ) -> Result<Request<Empty<Bytes>>, http::Error> {
         let target = format!(
             "{}/internal/resume?sandbox_id={}&request_id={}",
@@ -107,16 +108,39 @@ impl ResumeEndpoint {
             .uri(target)
             .header(HOST, &self.authority)
             .header(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        if let Some(token) = token {
-            request = request.header(AUTHORIZATION, token.header());
+        if let Some(authorization) = authorization {
+            request = request.header(AUTHORIZATION, authorization);
         }
         request.body(Empty::new())
     }
 }
 
+/// `Authorization` with a bearer token. White space around the token (the line end of a file) is not part
+/// of it.
+pub(crate) fn authorization(token: &Secret) -> Result<HeaderValue, LifecycleError> {
+    let token = token.expose_text().trim();
+    if token.is_empty() {
+        return Err(LifecycleError::ResumeToken);
+    }
+    let mut value =
+        HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| LifecycleError::ResumeToken)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bearer_token_is_trimmed_checked_and_never_shown() {
+        let header = authorization(&Secret::new(" example-token\r\n")).unwrap();
+        assert_eq!(header, "Bearer example-token");
+        assert!(!format!("{header:?}").contains("example-token"));
+        for bad in ["", " \n", "a\nb", "a\0b"] {
+            assert!(authorization(&Secret::new(bad)).is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn a_url_says_where_to_dial_and_what_to_name() {

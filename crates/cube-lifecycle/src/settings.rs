@@ -1,10 +1,9 @@
 //! Settings of the lifecycle, and its error.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http::HeaderValue;
+use cube_settings::Secret;
 
 /// Why a [`crate::Lifecycle`] cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +62,7 @@ pub struct ResumeSettings {
     /// Calls under way at one time, over all sandboxes.
     pub max_concurrent: usize,
     /// Sent as `Authorization: Bearer`, where set.
-    pub token: Option<BearerToken>,
+    pub token: Option<Secret>,
 }
 
 impl ResumeSettings {
@@ -71,38 +70,6 @@ impl ResumeSettings {
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self { url: url.into(), timeout: Duration::from_secs(30), max_concurrent: 256, token: None }
-    }
-}
-
-/// A secret that is sent and never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct BearerToken(HeaderValue);
-
-impl BearerToken {
-    /// Takes the token without the word `Bearer`; white space around it (the line end of a file)
-    /// is not part of it.
-    ///
-    /// # Errors
-    /// [`LifecycleError::ResumeToken`] when nothing is left or a header cannot carry it.
-    pub fn new(secret: &str) -> Result<Self, LifecycleError> {
-        let secret = secret.trim();
-        if secret.is_empty() {
-            return Err(LifecycleError::ResumeToken);
-        }
-        let mut value =
-            HeaderValue::try_from(format!("Bearer {secret}")).map_err(|_| LifecycleError::ResumeToken)?;
-        value.set_sensitive(true);
-        Ok(Self(value))
-    }
-
-    pub(crate) fn header(&self) -> HeaderValue {
-        self.0.clone()
-    }
-}
-
-impl fmt::Debug for BearerToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BearerToken(..)")
     }
 }
 
@@ -121,25 +88,4 @@ pub struct RegistrySettings {
     pub interval: Duration,
     /// Version of this program.
     pub version: String,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bearer_token_never_shows() {
-        let token = BearerToken::new("example-token\n").unwrap();
-        let settings = ResumeSettings { token: Some(token), ..ResumeSettings::new("http://127.0.0.1:1") };
-        let shown = format!("{settings:?} {:?}", settings.token.as_ref().map(BearerToken::header));
-        assert!(!shown.contains("example-token"), "{shown}");
-    }
-
-    #[test]
-    fn a_bearer_token_is_trimmed_and_checked() {
-        assert_eq!(BearerToken::new(" example-token\r\n").unwrap().header(), "Bearer example-token");
-        for bad in ["", " \n", "a\nb", "a\0b"] {
-            assert!(BearerToken::new(bad).is_err(), "{bad:?}");
-        }
-    }
 }

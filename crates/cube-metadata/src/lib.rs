@@ -8,7 +8,6 @@ mod host_mask;
 mod record;
 mod record_field;
 mod redis;
-mod secret;
 mod store;
 mod yaml;
 mod yaml_edit;
@@ -16,9 +15,8 @@ mod yaml_tab;
 
 pub use file::FileStore;
 pub use host_mask::HostMask;
-pub use record::{Access, FieldValue, RecordWarning, SandboxRecord, SandboxState, Status, TrafficToken};
+pub use record::{Access, FieldValue, RecordWarning, SandboxRecord, SandboxState, Status};
 pub use record_field::{FieldError, RecordField, check_field};
 pub use redis::{RedisSettings, RedisStore};
-pub use secret::Secret;
 pub use store::{MetadataStore, Snapshot, SnapshotObserver, StoreError, StoreEvent, TrackingSession};
 pub use yaml_tab::tab_in_indentation;

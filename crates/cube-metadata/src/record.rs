@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use constant_time_eq::constant_time_eq;
 use cube_route::Port;
+use cube_settings::Secret;
 
 use crate::HostMask;
 use crate::record_field::{RecordField, address};
@@ -94,44 +94,13 @@ impl Status {
     }
 }
 
-/// A secret that callers present. Compared in constant time, never shown.
-#[derive(Clone)]
-pub struct TrafficToken(Box<[u8]>);
-
-impl TrafficToken {
-    /// `None` for an empty one, which is no token.
-    #[must_use]
-    pub fn new(secret: &[u8]) -> Option<Self> {
-        (!secret.is_empty()).then(|| Self(secret.into()))
-    }
-
-    /// Whether `presented` is this token; takes the same time wherever they differ.
-    #[must_use]
-    pub fn matches(&self, presented: &[u8]) -> bool {
-        constant_time_eq(&self.0, presented)
-    }
-}
-
-/// Takes the same time wherever they differ.
-impl PartialEq for TrafficToken {
-    fn eq(&self, other: &Self) -> bool {
-        self.matches(&other.0)
-    }
-}
-
-impl fmt::Debug for TrafficToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TrafficToken(..)")
-    }
-}
-
 /// Who may reach a sandbox, decided from `AllowPublicTraffic` and `TrafficAccessToken`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Access {
     /// Everyone.
     Public,
     /// Whoever presents the token.
-    Token(TrafficToken),
+    Token(Secret),
     /// Nobody: a token is needed and the record has none.
     Closed,
 }
@@ -207,7 +176,7 @@ impl SandboxRecord {
                 RecordField::HostIp => host_ip = field(value, address),
                 RecordField::SandboxIp => sandbox_ip = field(value, address),
                 RecordField::AllowPublicTraffic => public = Some(value),
-                RecordField::TrafficAccessToken => token = TrafficToken::new(value),
+                RecordField::TrafficAccessToken => token = Secret::non_empty(value),
                 RecordField::MaskRequestHost => mask_request_host = field(value, HostMask::parse),
                 RecordField::CreatedAt if value.is_empty() => {}
                 RecordField::CreatedAt => {

@@ -311,7 +311,7 @@ pub(crate) fn assemble(
         store,
         settings: edge_settings::of(config)?,
         resolver: config.resolver(),
-        lifecycle: config.lifecycle().map_err(engine)?,
+        lifecycle: config.lifecycle(),
         breaker: config.breaker(),
         response_cache: config.response_cache,
         access_log,
@@ -389,7 +389,7 @@ fn bind_plain(
         handles.push(Handle::new(option, address, handle));
     };
     if let Some(address) = listen.admin {
-        let token = config.admin.token.as_ref().map(|token| token.expose().as_bytes().to_vec());
+        let token = config.admin.token.clone();
         let app = AdminApp::new(AdminApi::new(gateway, readiness.clone(), token));
         let socket = inherited.take(address);
         add(

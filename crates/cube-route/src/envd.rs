@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode;
+
 use crate::target::path_of;
 
 /// The routes of envd that are the control plane's.
@@ -16,7 +18,8 @@ const CONTROL_ROUTES: [&str; 7] =
 /// An escape that is none is left as it is.
 #[must_use]
 pub fn envd_control_route(path_and_query: &[u8]) -> Option<&'static str> {
-    let path = percent_decode(path_of(path_and_query));
+    // Decoded once; an escape that is none stays.
+    let path: Cow<'_, [u8]> = percent_decode(path_of(path_and_query)).into();
     // From the right, a segment stays unless a `..` further right has taken it. All routes have
     // one segment, so a second one that stays ends the search.
     let mut taken = 0usize;
@@ -32,39 +35,6 @@ pub fn envd_control_route(path_and_query: &[u8]) -> Option<&'static str> {
     }
     let only = only?;
     CONTROL_ROUTES.into_iter().find(|route| route.as_bytes().strip_prefix(b"/") == Some(only))
-}
-
-/// `path` with its escapes decoded, once.
-fn percent_decode(path: &[u8]) -> Cow<'_, [u8]> {
-    if !path.contains(&b'%') {
-        return Cow::Borrowed(path);
-    }
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let [first, tail @ ..] = rest {
-        match tail {
-            [high, low, after @ ..] if *first == b'%' => {
-                if let (Some(high), Some(low)) = (hex(*high), hex(*low)) {
-                    out.push(high << 4 | low);
-                    rest = after;
-                    continue;
-                }
-                out.push(b'%');
-            }
-            _ => out.push(*first),
-        }
-        rest = tail;
-    }
-    Cow::Owned(out)
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -143,6 +113,7 @@ mod tests {
 
     #[test]
     fn escapes_are_decoded_once_and_broken_ones_kept() {
-        assert_eq!(percent_decode(b"%41%4a%2541%%41%4"), b"AJ%41%A%4".as_slice());
+        let decoded: Cow<'_, [u8]> = percent_decode(b"%41%4a%2541%%41%4").into();
+        assert_eq!(decoded, b"AJ%41%A%4".as_slice());
     }
 }

@@ -1,42 +1,25 @@
 //! Who may use the admin API (lifecycle.md): decided from the head, before a body is read.
 
-use std::fmt;
 use std::net::IpAddr;
 
-use constant_time_eq::constant_time_eq;
+use cube_settings::Secret;
 use http::{HeaderMap, StatusCode, Uri, header};
 
 use super::MAX_BODY;
 use super::response::Answer;
 
-/// `admin.token`. Compared in constant time, never shown.
-pub(crate) struct AdminToken(Vec<u8>);
-
-impl fmt::Debug for AdminToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AdminToken(..)")
-    }
-}
-
-impl AdminToken {
-    /// `None` for an empty one, which is no token.
-    pub(crate) fn new(secret: Vec<u8>) -> Option<Self> {
-        (!secret.is_empty()).then_some(Self(secret))
-    }
-
-    /// Whether exactly one token is presented and it is this one.
-    fn presented(&self, headers: &HeaderMap) -> bool {
-        let mut presented = headers.get_all("x-cube-admin-token").iter();
-        match (presented.next(), presented.next()) {
-            (Some(token), None) => constant_time_eq(&self.0, token.as_bytes()),
-            _ => false,
-        }
+/// Whether exactly one token is presented and it is `token`.
+fn is_presented(token: &Secret, headers: &HeaderMap) -> bool {
+    let mut presented = headers.get_all("x-cube-admin-token").iter();
+    match (presented.next(), presented.next()) {
+        (Some(presented), None) => token.matches(presented.as_bytes()),
+        _ => false,
     }
 }
 
 /// Whether the request may go on to its body; `peer` is none where the system cannot tell.
 pub(super) fn check(
-    token: Option<&AdminToken>,
+    token: Option<&Secret>,
     peer: Option<IpAddr>,
     uri: &Uri,
     headers: &HeaderMap,
@@ -44,7 +27,7 @@ pub(super) fn check(
     refuse_browser(peer, uri, headers)?;
     let allowed = match token {
         _ if matches!(uri.path(), "/healthz" | "/readyz") => true,
-        Some(token) => token.presented(headers),
+        Some(token) => is_presented(token, headers),
         None => is_local(peer),
     };
     if !allowed {

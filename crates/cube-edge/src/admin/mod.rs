@@ -22,13 +22,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cube_route::SandboxId;
+use cube_settings::Secret;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use serde_json::json;
 
 use crate::gateway::Gateway;
 use crate::proxy::state::ProxyState;
 pub use apps::{AdminApp, MetricsApp, OperatorApp, read_head};
-pub(crate) use auth::AdminToken;
 pub(crate) use explain::Explanation;
 pub use explain_query::{ExplainQuery, ExplainQueryError};
 use forwarding::Turn;
@@ -48,9 +48,9 @@ pub struct AdminApi {
 impl AdminApi {
     /// `token` is `admin.token`; without one only loopback peers are served.
     #[must_use]
-    pub fn new(gateway: &Gateway, readiness: Arc<Readiness>, token: Option<Vec<u8>>) -> Self {
+    pub fn new(gateway: &Gateway, readiness: Arc<Readiness>, token: Option<Secret>) -> Self {
         let state = gateway.state().clone();
-        state.admin_token.store(token.and_then(AdminToken::new).map(Arc::new));
+        state.admin_token.store(token.map(Arc::new));
         Self { state, readiness }
     }
 

@@ -129,7 +129,7 @@ async fn serve<A: OperatorApp>(app: A) -> SocketAddr {
 
 async fn admin(token: Option<&str>) -> (SocketAddr, Parts) {
     let parts = parts();
-    let token = token.map(|token| token.as_bytes().to_vec());
+    let token = token.map(cube_settings::Secret::new);
     let api = AdminApi::new(&parts.gateway, parts.readiness.clone(), token);
     (serve(AdminApp::new(api)).await, parts)
 }

@@ -8,10 +8,11 @@ use cube_breaker::Breaker;
 use cube_lifecycle::Lifecycle;
 use cube_metadata::MetadataStore;
 use cube_resolver::Resolver;
+use cube_settings::Secret;
 use http::HeaderValue;
 
 use crate::access_log::AccessLog;
-use crate::admin::{AdminForwarding, AdminToken};
+use crate::admin::AdminForwarding;
 use crate::drain::Drain;
 use crate::limits::active_requests::ActiveRequests;
 use crate::limits::descriptors::Descriptors;
@@ -39,7 +40,7 @@ pub(crate) struct ProxyState {
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) rate: RateLimit,
-    pub(crate) admin_token: ArcSwapOption<AdminToken>,
+    pub(crate) admin_token: ArcSwapOption<Secret>,
 }
 
 /// A header value of ours as text; they are all ASCII.

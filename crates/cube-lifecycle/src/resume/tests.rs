@@ -1,6 +1,8 @@
 use cube_metadata::SandboxState::{Killed, Paused, Resuming, Running};
 use cube_metadata::SnapshotObserver;
 
+use cube_settings::Secret;
+
 use super::*;
 use crate::testbed::{Behaviour, LONG, ResumeServer as Scripted, Testbed, id, snapshot, until};
 use crate::{GateVerdict, HoldOutcome};
@@ -18,7 +20,7 @@ fn outcomes(testbed: &Testbed, outcome: &str) -> f64 {
 async fn the_call_is_the_one_of_the_contract() {
     let manager = Scripted::start(Behaviour::Respond(200)).await;
     let mut testbed = Testbed::resuming_at(&manager);
-    testbed.resume().token = Some(BearerToken::new("example-token").unwrap());
+    testbed.resume().token = Secret::non_empty("example-token");
     let lifecycle = testbed.build();
     lifecycle.push_state(&id("a-b_c"), Paused);
     let end = lifecycle.hold(&id("a-b_c"), "x&sandbox_id=other/é ~._-\r\n", true).await;

@@ -48,7 +48,7 @@ impl Connector {
         self.client(Config {
             version: RespVersion::RESP3,
             username: self.target.username.clone(),
-            password: self.target.password.as_ref().map(|secret| secret.expose().to_owned()),
+            password: self.target.password.as_ref().map(|secret| secret.expose_text().to_owned()),
             database: self.target.database,
             ..self.config(host, port)
         })
@@ -58,7 +58,7 @@ impl Connector {
     pub(crate) fn sentinel(&self, host: &str, port: u16) -> Client {
         self.client(Config {
             username: self.target.sentinel_username.clone(),
-            password: self.target.sentinel_password.as_ref().map(|secret| secret.expose().to_owned()),
+            password: self.target.sentinel_password.as_ref().map(|secret| secret.expose_text().to_owned()),
             ..self.config(host, port)
         })
     }

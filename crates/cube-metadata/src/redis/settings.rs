@@ -8,14 +8,16 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::{Secret, StoreError};
+use cube_settings::Secret;
+
+use crate::StoreError;
 
 /// Settings of the Redis store (config.md, `store.redis`).
 #[derive(Clone)]
 pub struct RedisSettings {
     /// `redis`, `rediss`, `redis-sentinel`, `rediss-sentinel`, `redis-cluster`, `rediss-cluster`
     /// (metadata.md); may hold user, password and database index.
-    pub url: String,
+    pub url: Secret,
     /// Wins over the URL's.
     pub username: Option<String>,
     /// Wins over the URL's.
@@ -38,7 +40,7 @@ pub struct RedisSettings {
 impl Default for RedisSettings {
     fn default() -> Self {
         Self {
-            url: "redis://127.0.0.1:6379/0".to_owned(),
+            url: Secret::new("redis://127.0.0.1:6379/0"),
             username: None,
             password: None,
             sentinel_password: None,
@@ -93,7 +95,8 @@ pub(crate) struct ConnectionTarget {
 impl ConnectionTarget {
     /// Reads the URL and puts the separate credentials over it. Messages never repeat the URL.
     pub(crate) fn of(settings: &RedisSettings) -> Result<Self, StoreError> {
-        let url = Url::parse(&settings.url).map_err(|error| invalid(&format!("store.redis.url: {error}")))?;
+        let url = Url::parse(settings.url.expose_text())
+            .map_err(|error| invalid(&format!("store.redis.url: {error}")))?;
         let (tls, plain) = match url.scheme().strip_prefix("rediss") {
             Some(rest) => (true, rest),
             None => (false, url.scheme().strip_prefix("redis").unwrap_or("?")),
@@ -139,7 +142,7 @@ impl ConnectionTarget {
         };
         let password = match &settings.password {
             Some(password) => Some(password.clone()),
-            None => Secret::new(&decoded(url.password().unwrap_or_default())?),
+            None => Secret::non_empty(decoded(url.password().unwrap_or_default())?),
         };
         Ok(Self {
             layout,
@@ -151,7 +154,7 @@ impl ConnectionTarget {
             sentinel_password: settings
                 .sentinel_password
                 .clone()
-                .or_else(|| query("sentinelPassword").and_then(|text| Secret::new(&text))),
+                .or_else(|| query("sentinelPassword").and_then(|text| Secret::non_empty(text))),
             database,
         })
     }
@@ -178,7 +181,7 @@ mod tests {
     use super::*;
 
     fn target(url: &str) -> Result<ConnectionTarget, StoreError> {
-        ConnectionTarget::of(&RedisSettings { url: url.to_owned(), ..RedisSettings::default() })
+        ConnectionTarget::of(&RedisSettings { url: Secret::new(url), ..RedisSettings::default() })
     }
 
     #[test]
@@ -206,16 +209,16 @@ mod tests {
         let url = "redis://url-user:url%2Dpass@a";
         let from_url = target(url).unwrap();
         assert_eq!(from_url.username.as_deref(), Some("url-user"));
-        assert_eq!(from_url.password.unwrap().expose(), "url-pass");
+        assert_eq!(from_url.password.unwrap().expose_text(), "url-pass");
         let settings = RedisSettings {
-            url: url.to_owned(),
+            url: Secret::new(url),
             username: Some("other".to_owned()),
-            password: Secret::new("other-pass"),
+            password: Secret::non_empty("other-pass"),
             ..RedisSettings::default()
         };
         let target = ConnectionTarget::of(&settings).unwrap();
         assert_eq!(target.username.as_deref(), Some("other"));
-        assert_eq!(target.password.unwrap().expose(), "other-pass");
+        assert_eq!(target.password.unwrap().expose_text(), "other-pass");
         assert_eq!(target.sentinel_password, None, "the servers' password is not for the Sentinels");
     }
 
@@ -241,8 +244,8 @@ mod tests {
     #[test]
     fn settings_show_no_password() {
         let settings = RedisSettings {
-            url: "redis://:example-pass@a".to_owned(),
-            password: Secret::new("example-pass"),
+            url: Secret::new("redis://:example-pass@a"),
+            password: Secret::non_empty("example-pass"),
             ..RedisSettings::default()
         };
         assert!(!format!("{settings:?}").contains("example"));

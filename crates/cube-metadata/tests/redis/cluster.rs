@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use cube_metadata::{MetadataStore, RedisSettings, RedisStore, StoreEvent};
+use cube_settings::Secret;
 use tokio::sync::broadcast;
 
 use crate::server::{Redis, free_port};
@@ -61,7 +62,7 @@ async fn cluster(replicas: usize) -> Vec<Redis> {
 
 async fn tracked(nodes: &[Redis]) -> (std::sync::Arc<RedisStore>, broadcast::Receiver<StoreEvent>) {
     let url = format!("redis-cluster://127.0.0.1:{}?node=127.0.0.1:{}", nodes[0].port, nodes[1].port);
-    let store = connect(RedisSettings { url, ..RedisSettings::default() });
+    let store = connect(RedisSettings { url: Secret::new(url), ..RedisSettings::default() });
     within("tracking", 5, async || store.tracking().is_some()).await;
     let events = store.subscribe();
     (store, events)
@@ -167,7 +168,7 @@ async fn a_primary_that_dies_takes_only_its_slots_along_until_its_replica_takes_
 async fn a_server_that_is_no_cluster_is_an_error_and_no_end() {
     let redis = Redis::start(&[]);
     let url = format!("redis-cluster://127.0.0.1:{}", redis.port);
-    let store = connect(RedisSettings { url, ..RedisSettings::default() });
+    let store = connect(RedisSettings { url: Secret::new(url), ..RedisSettings::default() });
     let began = std::time::Instant::now();
     assert!(store.fetch(&id("ab")).await.is_err());
     assert!(began.elapsed() < Duration::from_millis(2500));

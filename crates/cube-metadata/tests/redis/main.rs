@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use cube_metadata::{MetadataStore, RedisSettings, RedisStore, StoreEvent};
 use cube_route::SandboxId;
+use cube_settings::Secret;
 use prometheus::Registry;
 use tokio::sync::broadcast;
 
@@ -30,7 +31,7 @@ fn id(text: &str) -> SandboxId {
 }
 
 fn settings(redis: &Redis) -> RedisSettings {
-    RedisSettings { url: redis.url(), ..RedisSettings::default() }
+    RedisSettings { url: Secret::new(redis.url()), ..RedisSettings::default() }
 }
 
 fn connect(settings: RedisSettings) -> Arc<RedisStore> {

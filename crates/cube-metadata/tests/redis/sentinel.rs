@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use cube_metadata::{MetadataStore, RedisSettings, Secret, StoreEvent};
+use cube_metadata::{MetadataStore, RedisSettings, StoreEvent};
+use cube_settings::Secret;
 
 use crate::server::Redis;
 use crate::{connect, event, id, within};
@@ -33,7 +34,7 @@ async fn watched(sentinel_password: Option<&str>) -> (Redis, Redis, Redis) {
 async fn a_fail_over_is_followed() {
     let (mut master, replica, sentinel) = watched(None).await;
     let url = format!("redis-sentinel://127.0.0.1:{}/0?sentinelServiceName=mymaster", sentinel.port);
-    let store = connect(RedisSettings { url, ..RedisSettings::default() });
+    let store = connect(RedisSettings { url: Secret::new(url), ..RedisSettings::default() });
     within("tracking", 5, async || store.tracking().is_some()).await;
     let mut events = store.subscribe();
     let before = store.tracking().unwrap();
@@ -54,9 +55,14 @@ async fn a_fail_over_is_followed() {
 async fn the_servers_password_is_not_tried_on_the_sentinels() {
     let (_master, _replica, sentinel) = watched(Some("example-sentinel")).await;
     let url = format!("redis-sentinel://127.0.0.1:{}?sentinelServiceName=mymaster", sentinel.port);
-    let wrong = RedisSettings { url, password: Secret::new("example-sentinel"), ..RedisSettings::default() };
+    let wrong = RedisSettings {
+        url: Secret::new(url),
+        password: Secret::non_empty("example-sentinel"),
+        ..RedisSettings::default()
+    };
     let store = connect(wrong.clone());
     assert!(store.fetch(&id("ab")).await.is_err());
-    let right = RedisSettings { password: None, sentinel_password: Secret::new("example-sentinel"), ..wrong };
+    let right =
+        RedisSettings { password: None, sentinel_password: Secret::non_empty("example-sentinel"), ..wrong };
     assert!(connect(right).fetch(&id("ab")).await.is_ok());
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
-use cube_metadata::{FieldValue, MetadataStore, RedisSettings, SandboxState, Secret, Status, StoreError};
+use cube_metadata::{FieldValue, MetadataStore, RedisSettings, SandboxState, Status, StoreError};
+use cube_settings::Secret;
 
 use crate::server::Redis;
 use crate::{connect, id, settings, within};
@@ -78,7 +79,7 @@ async fn a_refused_write_names_its_command_and_leaves_lookups_alone() {
         "-smembers",
     ]);
     let url = redis.url().replace("redis://", "redis://cube:example-pass@");
-    let store = connect(RedisSettings { url, ..settings(&redis) });
+    let store = connect(RedisSettings { url: Secret::new(url), ..settings(&redis) });
     assert!(store.fetch(&id("ab")).await.unwrap().record.is_some());
     let fields = BTreeMap::from([("HostIP".to_owned(), "10.0.0.2".to_owned())]);
     for error in [
@@ -164,7 +165,8 @@ async fn a_replica_is_announced_and_withdrawn() {
 #[tokio::test]
 async fn the_database_of_the_url_is_used() {
     let redis = Redis::start(&[]);
-    let store = connect(RedisSettings { url: format!("{}/3", redis.url()), ..RedisSettings::default() });
+    let store =
+        connect(RedisSettings { url: Secret::new(format!("{}/3", redis.url())), ..RedisSettings::default() });
     store.put(&id("ab"), &BTreeMap::from([("HostIP".into(), "10.0.0.1".into())])).await.unwrap();
     assert!(store.fetch(&id("ab")).await.unwrap().record.is_some());
     let elsewhere = connect(settings(&redis));
@@ -192,7 +194,7 @@ async fn a_server_that_is_absent_at_the_start_may_come_later() {
 #[tokio::test]
 async fn a_wrong_password_is_no_exit_and_the_right_one_is_taken_when_it_is_set() {
     let redis = Redis::start(&["--requirepass", "example-other"]);
-    let store = connect(RedisSettings { password: Secret::new("example-pass"), ..settings(&redis) });
+    let store = connect(RedisSettings { password: Secret::non_empty("example-pass"), ..settings(&redis) });
     let error = store.fetch(&id("ab")).await.unwrap_err();
     assert!(matches!(&error, StoreError::Refused(text) if text.starts_with("WRONGPASS")), "{error}");
     assert!(!store.has_responded());
@@ -206,7 +208,10 @@ async fn host_names_and_ipv6_addresses_are_reached() {
     for host in ["localhost", "[::1]"] {
         let url = format!("redis://{host}:{}", redis.port);
         assert!(
-            connect(RedisSettings { url, ..RedisSettings::default() }).fetch(&id("ab")).await.is_ok(),
+            connect(RedisSettings { url: Secret::new(url), ..RedisSettings::default() })
+                .fetch(&id("ab"))
+                .await
+                .is_ok(),
             "{host}"
         );
     }
@@ -215,7 +220,7 @@ async fn host_names_and_ipv6_addresses_are_reached() {
 #[tokio::test]
 async fn a_server_that_begins_to_refuse_is_an_error_and_heals() {
     let redis = Redis::start(&[]);
-    let store = connect(RedisSettings { password: Secret::new("example-pass"), ..settings(&redis) });
+    let store = connect(RedisSettings { password: Secret::non_empty("example-pass"), ..settings(&redis) });
     assert!(store.fetch(&id("ab")).await.is_ok());
     // The commands of a lookup are taken from the user that is connected.
     redis.run(&["ACL", "SETUSER", "default", "-hgetall"]);
@@ -232,7 +237,7 @@ async fn a_user_who_may_not_read_states_is_refused_all_the_time() {
     let redis = Redis::start(&[]);
     redis.run(&["ACL", "SETUSER", "cube", "on", ">example-pass", "~*", "+@all", "-get"]);
     let url = redis.url().replace("redis://", "redis://cube:example-pass@");
-    let store = connect(RedisSettings { url, ..settings(&redis) });
+    let store = connect(RedisSettings { url: Secret::new(url), ..settings(&redis) });
     within("failing", 5, async || store.failing()).await;
     // Several beats.
     let begun = Instant::now();
@@ -253,7 +258,7 @@ async fn what_a_proxy_needs_and_may_not_is_found_and_nothing_is_written() {
     redis.run(&["ACL", "SETUSER", "cube", "on", ">example-pass", "~*", "+@all"]);
     let url = redis.url().replace("redis://", "redis://cube:example-pass@");
     let tried = async |registry| {
-        let settings = RedisSettings { url: url.clone(), ..settings(&redis) };
+        let settings = RedisSettings { url: Secret::new(&url), ..settings(&redis) };
         connect(settings).dry_run(registry).await.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(tried(true).await, [""; 0]);
@@ -296,7 +301,7 @@ async fn an_acl_user_is_let_in() {
     redis.run(&["ACL", "SETUSER", "cube", "on", ">example-pass", "~*", "+@all"]);
     redis.run(&["CONFIG", "SET", "requirepass", "example-other"]);
     let url = format!("redis://cube:example-pass@127.0.0.1:{}", redis.port);
-    let store = connect(RedisSettings { url, ..RedisSettings::default() });
+    let store = connect(RedisSettings { url: Secret::new(url), ..RedisSettings::default() });
     assert!(store.fetch(&id("ab")).await.is_ok());
 }
 

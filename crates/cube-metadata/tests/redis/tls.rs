@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use cube_metadata::{MetadataStore, RedisSettings, StoreError};
+use cube_settings::Secret;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use crate::server::{Redis, free_port};
@@ -45,7 +46,7 @@ async fn a_server_with_a_certificate_of_the_authority_is_trusted() {
     let redis = server(directory.path(), "127.0.0.1");
     let url = format!("rediss://127.0.0.1:{}", redis.port);
     let ca_file = Some(directory.path().join("ca.pem"));
-    let store = connect(RedisSettings { url, ca_file, ..RedisSettings::default() });
+    let store = connect(RedisSettings { url: Secret::new(url), ca_file, ..RedisSettings::default() });
     store.fetch(&id("ab")).await.unwrap();
 }
 
@@ -54,14 +55,18 @@ async fn a_certificate_for_another_name_or_of_another_authority_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let redis = server(directory.path(), "redis.example");
     let url = format!("rediss://127.0.0.1:{}", redis.port);
-    let settings =
-        RedisSettings { url, ca_file: Some(directory.path().join("ca.pem")), ..RedisSettings::default() };
+    let settings = RedisSettings {
+        url: Secret::new(url),
+        ca_file: Some(directory.path().join("ca.pem")),
+        ..RedisSettings::default()
+    };
     let error = connect(settings.clone()).fetch(&id("ab")).await.unwrap_err();
     assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
     let elsewhere = tempfile::tempdir().unwrap();
     let other = server(elsewhere.path(), "127.0.0.1");
     let url = format!("rediss://127.0.0.1:{}", other.port);
-    let error = connect(RedisSettings { url, ..settings }).fetch(&id("ab")).await.unwrap_err();
+    let error =
+        connect(RedisSettings { url: Secret::new(url), ..settings }).fetch(&id("ab")).await.unwrap_err();
     assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
     let said = error.to_string();
     let server = format!("127.0.0.1:{}: ", other.port);

@@ -5,12 +5,11 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cube_settings::{Secret, Span};
 use ipnet::IpNet;
 
 use super::path::KeyPath;
-use super::scalar::{SecretText, Span};
-use super::source::{Broken, ProxyError};
-use super::types::Secret;
+use super::source::{Broken, Fault};
 
 /// Which sections' files are read: those that a command uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +28,7 @@ pub(super) struct Check<'a> {
     pub(super) reads: Reads,
     /// What could not be read: defaults stand in for it.
     pub(super) broken: &'a Broken,
-    pub(super) faults: Vec<ProxyError>,
+    pub(super) faults: Vec<Fault>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -157,10 +156,10 @@ impl Check<'_> {
     pub(super) fn secret(
         &mut self,
         key: &str,
-        text: Option<SecretText>,
+        text: Option<Secret>,
         file: Option<&String>,
     ) -> Option<Secret> {
-        let text = text.map(|SecretText(secret)| secret).filter(|secret| !secret.expose().is_empty());
+        let text = text.filter(|secret| !secret.is_empty());
         let Some(file) = file else { return text };
         let file_key = format!("{key}_file");
         if text.is_some() {

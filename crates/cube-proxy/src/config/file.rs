@@ -1,8 +1,8 @@
 //! The file as it is written: names, order and defaults of config.md, nothing judged yet.
 
+use cube_settings::{Secret, Size, Span};
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{SecretText, Size, Span};
 #[cfg(test)]
 use super::shape::{Shape, Shaped};
 
@@ -128,11 +128,11 @@ section!(Store {
 choice!(StoreKind { Redis = "redis", File = "file" });
 
 section!(Redis {
-    url: SecretText = SecretText(super::Secret::new("redis://127.0.0.1:6379/0")),
+    url: Secret = Secret::new("redis://127.0.0.1:6379/0"),
     username: Option<String> = None,
-    password: Option<SecretText> = None,
+    password: Option<Secret> = None,
     password_file: Option<String> = None,
-    sentinel_password: Option<SecretText> = None,
+    sentinel_password: Option<Secret> = None,
     sentinel_password_file: Option<String> = None,
     ca_file: Option<String> = None,
     key_prefixes: Vec<String> =
@@ -169,7 +169,7 @@ section!(Resume {
 });
 
 section!(Admin {
-    token: Option<SecretText> = None,
+    token: Option<Secret> = None,
     token_file: Option<String> = None,
 });
 

@@ -10,7 +10,6 @@ mod file;
 mod keys;
 mod path;
 mod resolve;
-mod scalar;
 mod settings;
 mod source;
 mod types;
@@ -44,7 +43,7 @@ pub struct Loaded {
 /// A time as the file writes it: `500ms`, `3s`, `10m`, `1h`; nothing for anything else.
 #[must_use]
 pub fn duration(text: &str) -> Option<std::time::Duration> {
-    scalar::Span::parse(text)
+    cube_settings::Span::parse(text)
 }
 
 /// Reads the file at `path`, with the overrides of `environment`, for a proxy that is to serve.

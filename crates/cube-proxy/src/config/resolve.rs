@@ -9,7 +9,7 @@ use cube_route::ClientHost;
 use super::check::{Check, Reads};
 use super::file::{self, File};
 use super::path::KeyPath;
-use super::source::{Broken, ProxyError};
+use super::source::{Broken, Fault};
 use super::types::*;
 
 /// What Pingora can take, whatever is configured (docs/architecture.md).
@@ -53,7 +53,7 @@ pub(super) fn resolve(
     machine: &Machine,
     reads: Reads,
     broken: &Broken,
-) -> Result<(Config, Vec<String>), Vec<ProxyError>> {
+) -> Result<(Config, Vec<String>), Vec<Fault>> {
     let mut check = Check { base, reads, broken, faults: Vec::new(), warnings: Vec::new() };
     let c = &mut check;
     let dialect = match file.errors.dialect {
@@ -283,7 +283,7 @@ fn store(c: &mut Check, file: file::Store, faulty_set: &str) -> Store {
     }
     let redis = file.redis;
     let schemes = ["redis", "rediss", "redis-sentinel", "rediss-sentinel", "redis-cluster", "rediss-cluster"];
-    let scheme = redis.url.0.expose().split_once("://").map(|(scheme, _)| scheme);
+    let scheme = redis.url.expose_text().split_once("://").map(|(scheme, _)| scheme);
     if !scheme.is_some_and(|scheme| schemes.contains(&scheme)) {
         c.fault("store.redis.url", format!("must begin with one of {}, then ://", schemes.join(", ")));
     }
@@ -306,7 +306,7 @@ fn store(c: &mut Check, file: file::Store, faulty_set: &str) -> Store {
         c.readable("store.redis.ca_file", path);
     }
     let store = RedisStore {
-        url: redis.url.0,
+        url: redis.url,
         username: redis.username.filter(|name| !name.is_empty()),
         password: c.secret("store.redis.password", redis.password, redis.password_file.as_ref()),
         sentinel_password: c.secret(
@@ -363,7 +363,7 @@ fn resume(c: &mut Check, file: &file::Resume) -> Option<Resume> {
     let max_concurrent = count(c.at_least_one("resume.max_concurrent", file.max_concurrent));
     let token = file.token_file.as_ref().and_then(|path| c.secret_file("resume.token_file", path));
     if let Some(token) = &token {
-        let good = token.expose().bytes().all(|b| b.is_ascii_graphic());
+        let good = token.expose().iter().all(u8::is_ascii_graphic);
         c.require("resume.token_file", good, "a bearer token is visible ASCII without spaces");
     }
     let url = c.http_url("resume.url", file.url.as_ref()?)?;

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use cube_lifecycle::{BearerToken, LifecycleError};
 use cube_metadata::{FileStore, MetadataStore, RedisSettings, RedisStore, StoreError};
 use cube_route::{Rules, RulesError};
 
-use super::types::{Config, Dialect, RedisStore as RedisConfig, Secret, Store};
+use super::types::{Config, Dialect, RedisStore as RedisConfig, Store};
 
 impl Config {
     /// `cache`, for the resolver.
@@ -35,27 +34,22 @@ impl Config {
     }
 
     /// `lifecycle` and `resume`, for the lifecycle.
-    ///
-    /// # Errors
-    /// [`LifecycleError`] when a header cannot carry the resume token.
-    pub fn lifecycle(&self) -> Result<cube_lifecycle::Settings, LifecycleError> {
-        let resume = self.resume.as_ref().map(|resume| {
-            let token = resume.token.as_ref().map(|token| BearerToken::new(token.expose())).transpose()?;
-            Ok::<_, LifecycleError>(cube_lifecycle::ResumeSettings {
-                url: resume.url.to_string().trim_end_matches('/').to_owned(),
-                timeout: resume.timeout,
-                max_concurrent: resume.max_concurrent,
-                token,
-            })
+    #[must_use]
+    pub fn lifecycle(&self) -> cube_lifecycle::Settings {
+        let resume = self.resume.as_ref().map(|resume| cube_lifecycle::ResumeSettings {
+            url: resume.url.to_string().trim_end_matches('/').to_owned(),
+            timeout: resume.timeout,
+            max_concurrent: resume.max_concurrent,
+            token: resume.token.clone(),
         });
-        Ok(cube_lifecycle::Settings {
+        cube_lifecycle::Settings {
             follow_redis: self.lifecycle.follow_redis,
             pause_wait: self.lifecycle.pause_wait,
             max_held: self.lifecycle.max_held,
             max_held_per_sandbox: self.lifecycle.max_held_per_sandbox,
-            resume: resume.transpose()?,
+            resume,
             ..cube_lifecycle::Settings::default()
-        })
+        }
     }
 
     /// `registry`, for the lifecycle; `None`: not announced.
@@ -99,14 +93,11 @@ impl RedisConfig {
     /// `store.redis`, with the key of the shared faulty set, for cube-metadata.
     #[must_use]
     pub fn settings(&self, faulty_set: &str) -> RedisSettings {
-        let secret = |secret: &Option<Secret>| {
-            secret.as_ref().and_then(|secret| cube_metadata::Secret::new(secret.expose()))
-        };
         RedisSettings {
-            url: self.url.expose().to_owned(),
+            url: self.url.clone(),
             username: self.username.clone(),
-            password: secret(&self.password),
-            sentinel_password: secret(&self.sentinel_password),
+            password: self.password.clone(),
+            sentinel_password: self.sentinel_password.clone(),
             ca_file: self.ca_file.clone(),
             key_prefixes: self.key_prefixes.clone(),
             command_timeout: self.command_timeout,
@@ -133,7 +124,7 @@ mod tests {
         let config = config("");
         assert_eq!(config.resolver(), cube_resolver::Settings::default());
         assert_eq!(config.breaker(), cube_breaker::Settings::default());
-        let (ours, theirs) = (config.lifecycle().unwrap(), cube_lifecycle::Settings::default());
+        let (ours, theirs) = (config.lifecycle(), cube_lifecycle::Settings::default());
         assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
         let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
         let (ours, theirs) = (redis.settings(&config.breaker.shared_set), RedisSettings::default());
@@ -149,7 +140,7 @@ mod tests {
              registry: {enabled: true, interval: 500ms}\nrouting: {domains: [cube.test]}\n\
              store: {redis: {password: example-token}}\nbreaker: {shared_set: bad, min_sandboxes: 7}",
         );
-        let resume = config.lifecycle().unwrap().resume.unwrap();
+        let resume = config.lifecycle().resume.unwrap();
         assert_eq!(resume.url, "http://127.0.0.1:8083/base");
         assert_eq!(config.registry().unwrap().interval.as_millis(), 500);
         assert!(config.rules().unwrap().client_id_suffix());
@@ -157,7 +148,7 @@ mod tests {
         let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
         let settings = redis.settings(&config.breaker.shared_set);
         assert_eq!(
-            (settings.password.unwrap().expose(), settings.faulty_set.as_str()),
+            (settings.password.unwrap().expose_text(), settings.faulty_set.as_str()),
             ("example-token", "bad")
         );
     }

@@ -1,7 +1,8 @@
 //! What the file's values look like, for the reference: read off the types of `file`.
 
+use cube_settings::{Secret, Size, Span};
+
 use super::file::Certificate;
-use super::scalar::{SecretText, Size, Span};
 
 /// A section with its keys in order, or a value in words.
 pub(super) enum Shape {
@@ -31,7 +32,7 @@ values!(
     String = "text",
     Span = "time",
     Size = "size",
-    SecretText = "secret text",
+    Secret = "secret text",
     Certificate = "`{ cert: PATH, key: PATH }`",
 );
 

@@ -45,7 +45,7 @@ impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Environment 
 }
 
 /// Something that does not hold, before it is known where it was written.
-pub(super) type ProxyError = (KeyPath, String);
+pub(super) type Fault = (KeyPath, String);
 
 /// The text of the file and which keys the environment set, to tell where a value came from.
 pub(super) struct Source {
@@ -55,7 +55,7 @@ pub(super) struct Source {
 
 impl Source {
     /// Names the place of each fault.
-    pub(super) fn place(&self, faults: Vec<ProxyError>) -> Vec<Problem> {
+    pub(super) fn place(&self, faults: Vec<Fault>) -> Vec<Problem> {
         let mut problems: Vec<Problem> = faults
             .into_iter()
             .map(|(path, message)| {
@@ -80,7 +80,7 @@ pub(super) struct Reading {
     pub(super) file: File,
     pub(super) source: Source,
     pub(super) warnings: Vec<String>,
-    pub(super) faults: Vec<ProxyError>,
+    pub(super) faults: Vec<Fault>,
     pub(super) broken: Broken,
 }
 
@@ -152,7 +152,7 @@ pub(super) fn read(text: String, environment: &Environment) -> Result<Reading, V
 }
 
 /// The file's values, without those that are of the wrong kind.
-fn values(mut value: Value, faults: &mut Vec<ProxyError>, broken: &mut Broken) -> Option<File> {
+fn values(mut value: Value, faults: &mut Vec<Fault>, broken: &mut Broken) -> Option<File> {
     loop {
         let error = match serde_path_to_error::deserialize::<_, File>(value.clone()) {
             Ok(file) => return Some(file),
@@ -245,7 +245,7 @@ fn as_list(text: &str) -> String {
 }
 
 /// Reports every key that the format does not have, and takes it away. A section with nothing in it is a default one.
-fn check_keys(value: &mut Value, known: &Value, path: &KeyPath, faults: &mut Vec<ProxyError>) {
+fn check_keys(value: &mut Value, known: &Value, path: &KeyPath, faults: &mut Vec<Fault>) {
     let Value::Mapping(known) = known else { return };
     if value.is_null() {
         *value = Value::Mapping(Mapping::new());
@@ -297,7 +297,7 @@ fn overrides(
     known: &Value,
     environment: &Environment,
     set: &mut Vec<(KeyPath, String)>,
-    faults: &mut Vec<ProxyError>,
+    faults: &mut Vec<Fault>,
 ) -> Vec<String> {
     let mut names = BTreeMap::new();
     variables(known, &KeyPath::default(), &mut names);
@@ -520,7 +520,7 @@ mod tests {
         );
         assert_eq!(read.errors.dialect, super::super::file::Dialect::E2b);
         assert_eq!(read.listen.http, ["127.0.0.1:1", "127.0.0.1:2"]);
-        assert_eq!(read.store.redis.password.unwrap().0.expose(), "example-token");
+        assert_eq!(read.store.redis.password.unwrap().expose_text(), "example-token");
         assert_eq!(read.store.redis.username, None);
         assert_eq!(read.limits.headers, 7);
         assert_eq!(read.access_log.path.as_deref(), Some("-"));
@@ -538,7 +538,7 @@ mod tests {
             assert!(!format!("{found:?}").contains(raw.trim_matches(['[', '#'])), "{found:?}");
         }
         let token = file("", &[("CUBE_PROXY_ADMIN__TOKEN", "'0917#'")]).admin.token.unwrap();
-        assert_eq!(token.0.expose(), "0917#");
+        assert_eq!(token.expose_text(), "0917#");
     }
 
     #[test]

@@ -322,9 +322,9 @@ fn secrets_come_from_files_and_are_never_shown() {
                 store: {redis: {url: \"redis://:example-token@127.0.0.1\", password_file: token}}\n\
                 resume: {url: \"http://127.0.0.1:8083/\", token_file: token}\n";
     let c = read_in(text, dir.path()).unwrap().config;
-    assert_eq!(c.admin.token.as_ref().unwrap().expose(), "example-token");
+    assert_eq!(c.admin.token.as_ref().unwrap().expose_text(), "example-token");
     let resume = c.resume.as_ref().unwrap();
-    assert_eq!(resume.token.as_ref().unwrap().expose(), "example-token");
+    assert_eq!(resume.token.as_ref().unwrap().expose_text(), "example-token");
     assert_eq!(resume.url.port_u16(), Some(8083));
     assert!(!format!("{c:?}").contains("example-token"));
     for (text, key) in [

@@ -3,38 +3,14 @@
 //! One struct a section of the file (config.md). A field whose default depends on the dialect or
 //! on the machine has its value here, never "null".
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use cube_edge::{CertificateFiles, ResponseCacheSettings};
+use cube_settings::Secret;
 use ipnet::IpNet;
-
-/// A password, a token, or a URL that may hold one. Never shown, in no format.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Box<str>);
-
-impl Secret {
-    /// Keeps `text` from being shown.
-    #[must_use]
-    pub fn new(text: impl Into<Box<str>>) -> Self {
-        Self(text.into())
-    }
-
-    /// The secret itself, for whoever must present or compare it.
-    #[must_use]
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
 
 /// A configuration that holds.
 #[derive(Debug, Clone, PartialEq)]

@@ -152,10 +152,10 @@ impl Reload {
         let settings = Reconfiguration {
             settings: edge_settings::of(&new)?,
             resolver: new.resolver(),
-            lifecycle: new.lifecycle().map_err(super::engine)?,
+            lifecycle: new.lifecycle(),
             breaker: new.breaker(),
             access_log: edge_settings::access_log(&new),
-            admin_token: new.admin.token.as_ref().map(|token| token.expose().as_bytes().to_vec()),
+            admin_token: new.admin.token.clone(),
         };
         self.gateway.update(settings).map_err(super::engine)?;
         match (certificates, &self.certificates) {

@@ -1,26 +1,30 @@
-//! Values as the file writes them: `3s`, `64KiB`, and text that must not be shown.
+//! Units: how the configuration file writes times, sizes and counts, and which of them may be nothing.
 
 use std::fmt;
 use std::time::Duration;
 
-use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::ser::{Serialize, Serializer};
 
-use super::types::Secret;
+use crate::Wire;
 
 /// No time of the configuration is longer: beyond it sums with a clock could overflow.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// A duration: a whole number and `ms`, `s`, `m` or `h`.
+/// A time, written as a whole number and `ms`, `s`, `m` or `h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span(pub(super) Duration);
+pub struct Span(pub Duration);
 
 impl Span {
-    pub(super) const fn secs(n: u64) -> Self {
+    /// So many seconds.
+    #[must_use]
+    pub const fn secs(n: u64) -> Self {
         Self(Duration::from_secs(n))
     }
 
-    pub(super) fn parse(text: &str) -> Option<Duration> {
+    /// The time that `text` writes; nothing for anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Duration> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at_checked(digits)?;
         let factor = match unit {
@@ -62,9 +66,9 @@ impl Serialize for Span {
     }
 }
 
-/// A size: bytes, or a whole number and `KiB`, `MiB` or `GiB`.
+/// A size in bytes, written so or as a whole number and `KiB`, `MiB` or `GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Size(pub(super) u64);
+pub struct Size(pub u64);
 
 impl Size {
     fn parse(text: &str) -> Option<u64> {
@@ -110,22 +114,169 @@ impl Serialize for Size {
     }
 }
 
-/// A secret in the file. What is no text is refused without being repeated in the message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SecretText(pub(super) Secret);
+/// A time that must not be zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NonZeroSpan(Span);
 
-impl<'de> Deserialize<'de> for SecretText {
+impl<'de> Deserialize<'de> for NonZeroSpan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match serde_yaml::Value::deserialize(deserializer)? {
-            serde_yaml::Value::String(text) => Ok(Self(Secret::new(text))),
-            _ => Err(de::Error::custom("a secret must be text: put it in quotes")),
+        let span = Span::deserialize(deserializer)?;
+        if span.0.is_zero() {
+            return Err(de::Error::custom("must be longer than 0s"));
+        }
+        Ok(Self(span))
+    }
+}
+
+impl Serialize for NonZeroSpan {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+/// A number of things, at most 4294967295.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count(u32);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        u32::deserialize(deserializer).map(Self)
+    }
+}
+
+impl Serialize for Count {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+/// A number of things that must not be zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NonZeroCount(u32);
+
+impl<'de> Deserialize<'de> for NonZeroCount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u32::deserialize(deserializer)? {
+            0 => Err(de::Error::custom("must be at least 1")),
+            number => Ok(Self(number)),
         }
     }
 }
 
-impl Serialize for SecretText {
+impl Serialize for NonZeroCount {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str("(secret)")
+        self.0.serialize(serializer)
+    }
+}
+
+impl Wire<Duration> for Span {
+    fn read(self) -> Duration {
+        self.0
+    }
+
+    fn write(value: &Duration) -> Self {
+        Self(*value)
+    }
+}
+
+impl Wire<Duration> for NonZeroSpan {
+    fn read(self) -> Duration {
+        self.0.0
+    }
+
+    fn write(value: &Duration) -> Self {
+        Self(Span(*value))
+    }
+}
+
+impl Wire<u64> for Size {
+    fn read(self) -> u64 {
+        self.0
+    }
+
+    fn write(value: &u64) -> Self {
+        Self(*value)
+    }
+}
+
+impl Wire<usize> for Size {
+    fn read(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
+    fn write(value: &usize) -> Self {
+        Self(u64::try_from(*value).unwrap_or(u64::MAX))
+    }
+}
+
+impl Wire<usize> for Count {
+    fn read(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
+    fn write(value: &usize) -> Self {
+        Self(u32::try_from(*value).unwrap_or(u32::MAX))
+    }
+}
+
+impl Wire<usize> for NonZeroCount {
+    fn read(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
+    fn write(value: &usize) -> Self {
+        Self(u32::try_from(*value).unwrap_or(u32::MAX))
+    }
+}
+
+impl Wire<u32> for NonZeroCount {
+    fn read(self) -> u32 {
+        self.0
+    }
+
+    fn write(value: &u32) -> Self {
+        Self(*value)
+    }
+}
+
+/// A kind of value, in the words of docs/configuration.md.
+pub trait Described {
+    /// The words.
+    fn words() -> String;
+}
+
+macro_rules! described {
+    ($($kind:ty = $words:literal),* $(,)?) => {
+        $(impl Described for $kind {
+            fn words() -> String {
+                $words.to_owned()
+            }
+        })*
+    };
+}
+
+described!(
+    bool = "true or false",
+    u16 = "number to 65535",
+    u32 = "number",
+    String = "text",
+    Span = "time",
+    NonZeroSpan = "time",
+    Size = "size",
+    Count = "number",
+    NonZeroCount = "number",
+    crate::Secret = "secret text",
+);
+
+impl<T: Described> Described for Option<T> {
+    fn words() -> String {
+        format!("{}, or null", T::words())
+    }
+}
+
+impl<T: Described> Described for Vec<T> {
+    fn words() -> String {
+        format!("list of {}", T::words())
     }
 }
 
@@ -198,11 +349,12 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_never_shown() {
-        let secret: SecretText = serde_yaml::from_str("example-token").unwrap();
-        assert_eq!(secret.0.expose(), "example-token");
-        assert!(!format!("{secret:?}{}", serde_yaml::to_string(&secret).unwrap()).contains("example"));
-        let message = serde_yaml::from_str::<SecretText>("918273645").unwrap_err().to_string();
-        assert!(message.contains("quotes") && !message.contains("918273645"), "{message}");
+    fn what_must_not_be_nothing_is_not() {
+        assert!(serde_yaml::from_str::<NonZeroSpan>("1ms").is_ok());
+        let nothing = serde_yaml::from_str::<NonZeroSpan>("0s").unwrap_err().to_string();
+        assert!(nothing.starts_with("must be longer than 0s"), "{nothing}");
+        assert!(serde_yaml::from_str::<NonZeroCount>("1").is_ok());
+        let none = serde_yaml::from_str::<NonZeroCount>("0").unwrap_err().to_string();
+        assert!(none.starts_with("must be at least 1"), "{none}");
     }
 }

@@ -1,0 +1,19 @@
+//! What settings are made of.
+//!
+//! Each crate declares its own settings, as one [`section!`] of the configuration file: the name, the
+//! meaning, the unit and the default of every key, and whether a running process can take another value.
+//! `cube-proxy` puts the sections together to a file and checks what hangs on more than one key. So a new
+//! key is its field in the crate's settings, its line in conf/cube-proxy.yaml, and the place that uses it.
+//!
+//! [`Secret`] is what a key holds that must not be shown, and what tokens are compared with.
+
+mod secret;
+mod section;
+mod units;
+
+pub use secret::Secret;
+pub use section::{KeyOf, Section, Takes, Wire};
+pub use units::{Count, Described, NonZeroCount, NonZeroSpan, Size, Span};
+
+#[doc(hidden)]
+pub use serde;
