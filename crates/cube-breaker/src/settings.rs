@@ -2,30 +2,24 @@
 
 use std::time::Duration;
 
-/// The `breaker` section of config.md. (`shared_set`, the name of the faulty set, is the store's.)
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// How often the faulty set is read although no change of it was pushed.
-    pub shared_poll: Duration,
-    /// Failed connects older than this do not count.
-    pub window: Duration,
-    /// How long a node is refused when its breaker opens.
-    pub open_min: Duration,
-    /// The most that this doubles to while probes fail.
-    pub open_max: Duration,
-    /// Failed connects must be to as many different sandboxes of a node to tell about the node.
-    pub min_sandboxes: usize,
-}
+use cube_settings::{NonZeroCount, NonZeroSpan, Span};
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            shared_poll: Duration::from_secs(5),
-            window: Duration::from_secs(10),
-            open_min: Duration::from_secs(5),
-            open_max: Duration::from_secs(60),
-            min_sandboxes: 3,
-        }
+cube_settings::section! {
+    /// The `breaker` section of config.md.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Settings in "breaker" {
+        /// Name of the faulty set, which the store reads; the breaker itself does not need it.
+        restart shared_set: String = "faulty_backend_set".to_owned(),
+        /// How often the faulty set is read although no change of it was pushed.
+        live shared_poll: Duration as NonZeroSpan = Duration::from_secs(5),
+        /// Failed connects older than this do not count.
+        live window: Duration as NonZeroSpan = Duration::from_secs(10),
+        /// Failed connects must be to as many different sandboxes of a node to count against the node.
+        live min_sandboxes: usize as NonZeroCount = 3,
+        /// How long a node is refused when its breaker opens.
+        live open_min: Duration as NonZeroSpan = Duration::from_secs(5),
+        /// The most that this doubles to while probes fail.
+        live open_max: Duration as Span = Duration::from_secs(60),
     }
 }
 

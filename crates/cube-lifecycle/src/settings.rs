@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cube_settings::Secret;
+use cube_settings::{Count, Secret, Span};
 
 /// Why a [`crate::Lifecycle`] cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -19,36 +19,26 @@ pub enum LifecycleError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Settings of gate, resume and tables (config.md, `lifecycle` and `resume`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// Whether the state string in the store is a source of states.
-    pub follow_redis: bool,
-    /// How long a request waits for a change under way to end.
-    pub pause_wait: Duration,
-    /// Requests held at one time, in all.
-    pub max_held: usize,
-    /// Requests held at one time for one sandbox.
-    pub max_held_per_sandbox: usize,
-    /// How a paused sandbox is woken; `None`: it is not.
-    pub resume: Option<ResumeSettings>,
-    /// Sandboxes whose state is kept; the least used go first.
-    pub max_states: usize,
-    /// Sandboxes whose last activity is kept; the longest idle go first.
-    pub max_active: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            follow_redis: true,
-            pause_wait: Duration::from_secs(2),
-            max_held: 100_000,
-            max_held_per_sandbox: 1024,
-            resume: None,
-            max_states: 1_000_000,
-            max_active: 1_000_000,
-        }
+cube_settings::section! {
+    /// The `lifecycle` section of config.md, with `resume` and the sizes of tables.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Settings in "lifecycle" {
+        /// Whether the state string in the store is a source of states.
+        restart follow_redis: bool = true,
+        /// How long a request waits for a change under way to end.
+        live pause_wait: Duration as Span = Duration::from_secs(2),
+        /// Requests held at one time, in all.
+        live max_held: usize as Count = 100_000,
+        /// Requests held at one time for one sandbox.
+        live max_held_per_sandbox: usize as Count = 1024,
+    }
+    beside {
+        /// How a paused sandbox is woken; `None`: it is not.
+        resume: Option<ResumeSettings> = None,
+        /// Sandboxes whose state is kept; the least used go first.
+        max_states: usize = 1_000_000,
+        /// Sandboxes whose last activity is kept; the longest idle go first.
+        max_active: usize = 1_000_000,
     }
 }
 

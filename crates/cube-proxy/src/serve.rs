@@ -310,10 +310,10 @@ pub(crate) fn assemble(
     let parts = Parts {
         store,
         settings: edge_settings::of(config)?,
-        resolver: config.resolver(),
+        resolver: config.cache.clone(),
         lifecycle: config.lifecycle(),
-        breaker: config.breaker(),
-        response_cache: config.response_cache,
+        breaker: config.breaker.clone(),
+        response_cache: config.response_cache.enabled.then_some(config.response_cache),
         access_log,
         pool_size: config.upstream.pool_size,
         threads: config.server.threads,

@@ -2,33 +2,24 @@
 
 use std::time::Duration;
 
-/// The `cache` section of config.md.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// The shortest time to live of an entry that was read while changes are pushed.
-    pub ttl_min: Duration,
-    /// The longest; each entry draws its own, so that those filled together do not end together.
-    pub ttl_max: Duration,
-    /// The time to live of an entry while changes are not pushed, from when it was read.
-    pub untracked_ttl: Duration,
-    /// The same for "there is no such sandbox".
-    pub negative_ttl: Duration,
-    /// How long past its time an entry still serves while the store cannot answer.
-    pub stale_if_error: Duration,
-    /// The most sandboxes kept; those least used go first. Applied live.
-    pub capacity: usize,
-}
+use cube_settings::{NonZeroCount, NonZeroSpan, Span};
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            ttl_min: Duration::from_secs(500),
-            ttl_max: Duration::from_secs(700),
-            untracked_ttl: Duration::from_secs(2),
-            negative_ttl: Duration::from_secs(1),
-            stale_if_error: Duration::from_secs(600),
-            capacity: 1_000_000,
-        }
+cube_settings::section! {
+    /// The `cache` section of config.md.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Settings in "cache" {
+        /// The shortest time to live of an entry that was read while changes are pushed.
+        live ttl_min: Duration as NonZeroSpan = Duration::from_secs(500),
+        /// The longest; each entry draws its own, so that those filled together do not end together.
+        live ttl_max: Duration as Span = Duration::from_secs(700),
+        /// The time to live of an entry while changes are not pushed, from when it was read.
+        live untracked_ttl: Duration as Span = Duration::from_secs(2),
+        /// The same for "there is no such sandbox".
+        live negative_ttl: Duration as Span = Duration::from_secs(1),
+        /// How long past its time an entry still serves while the store cannot answer.
+        live stale_if_error: Duration as Span = Duration::from_secs(600),
+        /// The most sandboxes kept; those least used go first.
+        live capacity: usize as NonZeroCount = 1_000_000,
     }
 }
 

@@ -19,19 +19,24 @@ pub(crate) mod store;
 
 use std::sync::Arc;
 
+use cube_settings::Size;
 use prometheus::Registry;
 
 use crate::error::EdgeError;
 use metrics::Metrics;
 use store::Store;
 
-/// `response_cache`, where it is on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Bytes that everything stored, and on its way there, may take.
-    pub memory: usize,
-    /// Bytes of the body of one stored answer, at most.
-    pub max_object: usize,
+cube_settings::section! {
+    /// The `response_cache` section of config.md.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Settings in "response_cache" {
+        /// Whether responses are stored at all.
+        restart enabled: bool = false,
+        /// Bytes that everything stored, and on its way there, may take.
+        restart memory: usize as Size = 64 << 20,
+        /// Bytes of the body of one stored response, at most.
+        restart max_object: usize as Size = 1 << 20,
+    }
 }
 
 /// What one answer on its way may take beside its body, so that it fits.

@@ -1,10 +1,12 @@
 //! The file as it is written: names, order and defaults of config.md, nothing judged yet.
 
+use cube_edge::ResponseCacheSettings;
 use cube_settings::{Secret, Size, Span};
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::shape::{Shape, Shaped};
+use super::types::Drain;
 
 /// Declares one section: its fields with their types and defaults.
 macro_rules! section {
@@ -59,17 +61,17 @@ section!(
         routing: Routing = Routing::default(),
         errors: Errors = Errors::default(),
         store: Store = Store::default(),
-        cache: Cache = Cache::default(),
+        cache: cube_resolver::Settings = cube_resolver::Settings::default(),
         traffic_token: TrafficToken = TrafficToken::default(),
-        lifecycle: Lifecycle = Lifecycle::default(),
+        lifecycle: cube_lifecycle::Settings = cube_lifecycle::Settings::default(),
         resume: Resume = Resume::default(),
         admin: Admin = Admin::default(),
         registry: Registry = Registry::default(),
-        breaker: Breaker = Breaker::default(),
+        breaker: cube_breaker::Settings = cube_breaker::Settings::default(),
         upstream: Upstream = Upstream::default(),
         limits: Limits = Limits::default(),
         drain: Drain = Drain::default(),
-        response_cache: ResponseCache = ResponseCache::default(),
+        response_cache: ResponseCacheSettings = ResponseCacheSettings::default(),
         access_log: AccessLog = AccessLog::default(),
         log: Log = Log::default(),
         server: Server = Server::default(),
@@ -141,24 +143,8 @@ section!(Redis {
     tracking: bool = true,
 });
 
-section!(Cache {
-    ttl_min: Span = Span::secs(500),
-    ttl_max: Span = Span::secs(700),
-    untracked_ttl: Span = Span::secs(2),
-    negative_ttl: Span = Span::secs(1),
-    stale_if_error: Span = Span::secs(600),
-    capacity: u32 = 1_000_000,
-});
-
 section!(TrafficToken {
     exempt_ports: Option<Vec<u16>> = None,
-});
-
-section!(Lifecycle {
-    follow_redis: bool = true,
-    pause_wait: Span = Span::secs(2),
-    max_held: u32 = 100_000,
-    max_held_per_sandbox: u32 = 1024,
 });
 
 section!(Resume {
@@ -179,15 +165,6 @@ section!(Registry {
     admin_url: Option<String> = None,
     resume_url: Option<String> = None,
     interval: Span = Span::secs(5),
-});
-
-section!(Breaker {
-    shared_set: String = "faulty_backend_set".to_owned(),
-    shared_poll: Span = Span::secs(5),
-    window: Span = Span::secs(10),
-    min_sandboxes: u32 = 3,
-    open_min: Span = Span::secs(5),
-    open_max: Span = Span::secs(60),
 });
 
 section!(Upstream {
@@ -214,19 +191,6 @@ section!(Limits {
     requests_per_ip: u32 = 0,
     requests_per_ip_burst: Option<u32> = None,
     h2_streams: u32 = 100,
-});
-
-section!(Drain {
-    delay: Span = Span::secs(5),
-    timeout: Span = Span::secs(3600),
-    stop_timeout: Span = Span::secs(300),
-    upgrade_timeout: Span = Span::secs(60),
-});
-
-section!(ResponseCache {
-    enabled: bool = false,
-    memory: Size = Size(64 << 20),
-    max_object: Size = Size(1 << 20),
 });
 
 section!(AccessLog {

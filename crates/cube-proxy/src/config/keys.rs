@@ -1,26 +1,22 @@
 //! Every key: whether it can change while the proxy runs, and whether it did.
+//!
+//! The sections that crates declare themselves say it there ([`cube_settings::section!`]); the others say it
+//! here.
 
-use cube_edge::ResponseCacheSettings;
+use std::sync::LazyLock;
+
+pub use cube_settings::Takes;
+use cube_settings::{KeyOf, Section};
 
 use super::types::{Config, RedisStore, Registry, Resume, Store};
 
-/// When another value of a key takes effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
-    /// At SIGHUP.
-    Live,
-    /// With a new process: an upgrade or a restart.
-    Upgrade,
-}
-
 /// A key of the file. One that names a file with a secret stands for the secret in it.
-#[derive(Clone, Copy)]
 pub struct Key {
     /// Dotted path.
     pub name: &'static str,
     /// When another value takes effect.
     pub takes: Takes,
-    same: fn(&Config, &Config) -> bool,
+    same: Box<dyn Fn(&Config, &Config) -> bool + Send + Sync>,
 }
 
 impl Key {
@@ -31,18 +27,27 @@ impl Key {
     }
 }
 
+/// The keys of a section that its crate declares.
+fn declared<S: Section>(section: fn(&Config) -> &S) -> Vec<Key> {
+    let key = |KeyOf { name, takes, same }: KeyOf<S>| Key {
+        name,
+        takes,
+        same: Box::new(move |one, other| same(section(one), section(other))),
+    };
+    S::keys().into_iter().map(key).collect()
+}
+
 macro_rules! keys {
     ($($name:literal $takes:ident $config:ident => $value:expr;)*) => {
-        /// All of them, in the order of the file.
-        pub const KEYS: &[Key] = &[$(Key {
+        vec![$(Key {
             name: $name,
             takes: Takes::$takes,
-            same: |one, other| {
+            same: Box::new(|one, other| {
                 let one = { let $config = one; $value };
                 let other = { let $config = other; $value };
                 one == other
-            },
-        }),*];
+            }),
+        }),*]
     };
 }
 
@@ -62,106 +67,103 @@ fn registry(config: &Config) -> Option<&Registry> {
     config.registry.as_ref()
 }
 
-fn response_cache(config: &Config) -> Option<&ResponseCacheSettings> {
-    config.response_cache.as_ref()
-}
-
-keys! {
-    "node_ip" Upgrade c => c.node_ip;
-    "listen.http" Upgrade c => &c.listen.http;
-    "listen.https" Upgrade c => &c.listen.https;
-    "listen.grpc" Upgrade c => &c.listen.grpc;
-    "listen.admin" Upgrade c => c.listen.admin;
-    "listen.metrics" Upgrade c => c.listen.metrics;
-    "listen.health" Upgrade c => c.listen.health;
-    "tls.certificates" Live c => &c.tls.certificates;
-    "tls.reload_interval" Live c => c.tls.reload_interval;
-    "routing.domains" Live c => &c.routing.domains;
-    "routing.trusted_proxies" Live c => &c.routing.trusted_proxies;
-    "routing.forward_credentials" Live c => c.routing.forward_credentials;
-    "routing.control_plane.url" Live c => c.routing.control_plane.as_ref().map(|to| (&to.host, to.port));
-    "routing.control_plane.ca_file" Live c => c.routing.control_plane.as_ref().map(|to| &to.tls);
-    "routing.control_plane.hosts" Live c => c.routing.control_plane.as_ref().map(|to| &to.hosts);
-    "routing.envd_control_from" Live c => &c.routing.envd_control_from;
-    "errors.dialect" Upgrade c => c.errors.dialect;
-    "errors.mask_existence" Live c => c.errors.mask_existence;
-    "store.kind" Upgrade c => redis(c).is_some();
-    "store.file" Upgrade c => match &c.store { Store::File(path) => Some(path), Store::Redis(_) => None };
-    "store.redis.url" Upgrade c => redis(c).map(|redis| &redis.url);
-    "store.redis.username" Upgrade c => redis(c).map(|redis| &redis.username);
-    "store.redis.password" Upgrade c => redis(c).map(|redis| &redis.password);
-    "store.redis.sentinel_password" Upgrade c => redis(c).map(|redis| &redis.sentinel_password);
-    "store.redis.ca_file" Upgrade c => redis(c).map(|redis| &redis.ca_file);
-    "store.redis.key_prefixes" Upgrade c => redis(c).map(|redis| &redis.key_prefixes);
-    "store.redis.command_timeout" Upgrade c => redis(c).map(|redis| redis.command_timeout);
-    "store.redis.tracking" Upgrade c => redis(c).map(|redis| redis.tracking);
-    "cache.ttl_min" Live c => c.cache.ttl_min;
-    "cache.ttl_max" Live c => c.cache.ttl_max;
-    "cache.untracked_ttl" Live c => c.cache.untracked_ttl;
-    "cache.negative_ttl" Live c => c.cache.negative_ttl;
-    "cache.stale_if_error" Live c => c.cache.stale_if_error;
-    "cache.capacity" Live c => c.cache.capacity;
-    "traffic_token.exempt_ports" Live c => &c.traffic_token.exempt_ports;
-    "lifecycle.follow_redis" Upgrade c => c.lifecycle.follow_redis;
-    "lifecycle.pause_wait" Live c => c.lifecycle.pause_wait;
-    "lifecycle.max_held" Live c => c.lifecycle.max_held;
-    "lifecycle.max_held_per_sandbox" Live c => c.lifecycle.max_held_per_sandbox;
-    "resume.url" Live c => resume(c).map(|resume| &resume.url);
-    "resume.timeout" Live c => resume(c).map(|resume| resume.timeout);
-    "resume.max_concurrent" Live c => resume(c).map(|resume| resume.max_concurrent);
-    "resume.token_file" Live c => resume(c).map(|resume| &resume.token);
-    "admin.token" Live c => &c.admin.token;
-    "registry.enabled" Upgrade c => registry(c).is_some();
-    "registry.proxy_id" Upgrade c => registry(c).map(|registry| &registry.proxy_id);
-    "registry.admin_url" Upgrade c => registry(c).map(|registry| &registry.admin_url);
-    "registry.resume_url" Upgrade c => registry(c).map(|registry| &registry.resume_url);
-    "registry.interval" Upgrade c => registry(c).map(|registry| registry.interval);
-    "breaker.shared_set" Upgrade c => &c.breaker.shared_set;
-    "breaker.shared_poll" Live c => c.breaker.shared_poll;
-    "breaker.window" Live c => c.breaker.window;
-    "breaker.min_sandboxes" Live c => c.breaker.min_sandboxes;
-    "breaker.open_min" Live c => c.breaker.open_min;
-    "breaker.open_max" Live c => c.breaker.open_max;
-    "upstream.connect_timeout" Live c => c.upstream.connect_timeout;
-    "upstream.silence_timeout" Live c => c.upstream.silence_timeout;
-    "upstream.pool_size" Upgrade c => c.upstream.pool_size;
-    "upstream.pool_idle" Live c => c.upstream.pool_idle;
-    "upstream.cidrs" Live c => &c.upstream.cidrs;
-    "upstream.host_ports" Live c => &c.upstream.host_ports;
-    "upstream.port_open_wait" Live c => c.upstream.port_open_wait;
-    "limits.body" Live c => c.limits.body;
-    "limits.head" Live c => c.limits.head;
-    "limits.headers" Live c => c.limits.headers;
-    "limits.target" Live c => c.limits.target;
-    "limits.header_timeout" Live c => c.limits.header_timeout;
-    "limits.keepalive_idle" Live c => c.limits.keepalive_idle;
-    "limits.keepalive_requests" Live c => c.limits.keepalive_requests;
-    "limits.connections" Live c => c.limits.connections;
-    "limits.connections_per_ip" Live c => c.limits.connections_per_ip;
-    "limits.requests_per_sandbox" Live c => c.limits.requests_per_sandbox;
-    "limits.requests_per_ip" Live c => c.limits.requests_per_ip;
-    "limits.requests_per_ip_burst" Live c => c.limits.requests_per_ip_burst;
-    "limits.h2_streams" Live c => c.limits.h2_streams;
-    "drain.delay" Live c => c.drain.delay;
-    "drain.timeout" Live c => c.drain.timeout;
-    "drain.stop_timeout" Live c => c.drain.stop_timeout;
-    "drain.upgrade_timeout" Live c => c.drain.upgrade_timeout;
-    "response_cache.enabled" Upgrade c => response_cache(c).is_some();
-    "response_cache.memory" Upgrade c => response_cache(c).map(|cache| cache.memory);
-    "response_cache.max_object" Upgrade c => response_cache(c).map(|cache| cache.max_object);
-    "access_log.path" Upgrade c => &c.access_log.target;
-    "access_log.format" Live c => c.access_log.format;
-    "access_log.redact_query" Live c => &c.access_log.redact_query;
-    "log.level" Live c => c.log.level;
-    "log.format" Upgrade c => c.log.format;
-    "server.threads" Upgrade c => c.server.threads;
-    "server.run_dir" Upgrade c => &c.server.run_dir;
-}
+/// All of them, in the order of the file.
+pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    let sections = [
+        keys! {
+            "node_ip" Restart c => c.node_ip;
+            "listen.http" Restart c => &c.listen.http;
+            "listen.https" Restart c => &c.listen.https;
+            "listen.grpc" Restart c => &c.listen.grpc;
+            "listen.admin" Restart c => c.listen.admin;
+            "listen.metrics" Restart c => c.listen.metrics;
+            "listen.health" Restart c => c.listen.health;
+            "tls.certificates" Live c => &c.tls.certificates;
+            "tls.reload_interval" Live c => c.tls.reload_interval;
+            "routing.domains" Live c => &c.routing.domains;
+            "routing.trusted_proxies" Live c => &c.routing.trusted_proxies;
+            "routing.forward_credentials" Live c => c.routing.forward_credentials;
+            "routing.control_plane.url" Live c => c.routing.control_plane.as_ref().map(|to| (&to.host, to.port));
+            "routing.control_plane.ca_file" Live c => c.routing.control_plane.as_ref().map(|to| &to.tls);
+            "routing.control_plane.hosts" Live c => c.routing.control_plane.as_ref().map(|to| &to.hosts);
+            "routing.envd_control_from" Live c => &c.routing.envd_control_from;
+            "errors.dialect" Restart c => c.errors.dialect;
+            "errors.mask_existence" Live c => c.errors.mask_existence;
+            "store.kind" Restart c => redis(c).is_some();
+            "store.file" Restart c => match &c.store { Store::File(path) => Some(path), Store::Redis(_) => None };
+            "store.redis.url" Restart c => redis(c).map(|redis| &redis.url);
+            "store.redis.username" Restart c => redis(c).map(|redis| &redis.username);
+            "store.redis.password" Restart c => redis(c).map(|redis| &redis.password);
+            "store.redis.sentinel_password" Restart c => redis(c).map(|redis| &redis.sentinel_password);
+            "store.redis.ca_file" Restart c => redis(c).map(|redis| &redis.ca_file);
+            "store.redis.key_prefixes" Restart c => redis(c).map(|redis| &redis.key_prefixes);
+            "store.redis.command_timeout" Restart c => redis(c).map(|redis| redis.command_timeout);
+            "store.redis.tracking" Restart c => redis(c).map(|redis| redis.tracking);
+        },
+        declared(|config| &config.cache),
+        keys! {
+            "traffic_token.exempt_ports" Live c => &c.traffic_token.exempt_ports;
+        },
+        declared(|config| &config.lifecycle),
+        keys! {
+            "resume.url" Live c => resume(c).map(|resume| &resume.url);
+            "resume.timeout" Live c => resume(c).map(|resume| resume.timeout);
+            "resume.max_concurrent" Live c => resume(c).map(|resume| resume.max_concurrent);
+            "resume.token_file" Live c => resume(c).map(|resume| &resume.token);
+            "admin.token" Live c => &c.admin.token;
+            "registry.enabled" Restart c => registry(c).is_some();
+            "registry.proxy_id" Restart c => registry(c).map(|registry| &registry.proxy_id);
+            "registry.admin_url" Restart c => registry(c).map(|registry| &registry.admin_url);
+            "registry.resume_url" Restart c => registry(c).map(|registry| &registry.resume_url);
+            "registry.interval" Restart c => registry(c).map(|registry| registry.interval);
+        },
+        declared(|config| &config.breaker),
+        keys! {
+            "upstream.connect_timeout" Live c => c.upstream.connect_timeout;
+            "upstream.silence_timeout" Live c => c.upstream.silence_timeout;
+            "upstream.pool_size" Restart c => c.upstream.pool_size;
+            "upstream.pool_idle" Live c => c.upstream.pool_idle;
+            "upstream.cidrs" Live c => &c.upstream.cidrs;
+            "upstream.host_ports" Live c => &c.upstream.host_ports;
+            "upstream.port_open_wait" Live c => c.upstream.port_open_wait;
+            "limits.body" Live c => c.limits.body;
+            "limits.head" Live c => c.limits.head;
+            "limits.headers" Live c => c.limits.headers;
+            "limits.target" Live c => c.limits.target;
+            "limits.header_timeout" Live c => c.limits.header_timeout;
+            "limits.keepalive_idle" Live c => c.limits.keepalive_idle;
+            "limits.keepalive_requests" Live c => c.limits.keepalive_requests;
+            "limits.connections" Live c => c.limits.connections;
+            "limits.connections_per_ip" Live c => c.limits.connections_per_ip;
+            "limits.requests_per_sandbox" Live c => c.limits.requests_per_sandbox;
+            "limits.requests_per_ip" Live c => c.limits.requests_per_ip;
+            "limits.requests_per_ip_burst" Live c => c.limits.requests_per_ip_burst;
+            "limits.h2_streams" Live c => c.limits.h2_streams;
+        },
+        declared(|config| &config.drain),
+        declared(|config| &config.response_cache),
+        keys! {
+            "access_log.path" Restart c => &c.access_log.target;
+            "access_log.format" Live c => c.access_log.format;
+            "access_log.redact_query" Live c => &c.access_log.redact_query;
+            "log.level" Live c => c.log.level;
+            "log.format" Restart c => c.log.format;
+            "server.threads" Restart c => c.server.threads;
+            "server.run_dir" Restart c => &c.server.run_dir;
+        },
+    ];
+    sections.into_iter().flatten().collect()
+});
 
 impl Config {
     /// This configuration with what only a new process can take left as it is in `running`.
     #[must_use]
     pub fn live_over(mut self, running: &Self) -> Self {
+        self.cache.keep_running(&running.cache);
+        self.lifecycle.keep_running(&running.lifecycle);
+        self.breaker.keep_running(&running.breaker);
+        self.drain.keep_running(&running.drain);
+        self.response_cache.keep_running(&running.response_cache);
         let running = running.clone();
         self.node_ip = running.node_ip;
         self.listen = running.listen;
@@ -171,11 +173,8 @@ impl Config {
         }
         self.errors.dialect = running.errors.dialect;
         self.store = running.store;
-        self.lifecycle.follow_redis = running.lifecycle.follow_redis;
         self.registry = running.registry;
-        self.breaker.shared_set = running.breaker.shared_set;
         self.upstream.pool_size = running.upstream.pool_size;
-        self.response_cache = running.response_cache;
         self.access_log.target = running.access_log.target;
         self.log.format = running.log.format;
         self.server = running.server;
@@ -257,7 +256,7 @@ mod tests {
     fn what_only_a_new_process_can_take_is_left_as_it_is() {
         let (running, new) = (config(""), config(OTHER));
         let of = |takes| move |key: &&Key| key.takes == takes;
-        let upgrade: Vec<_> = KEYS.iter().filter(of(Takes::Upgrade)).collect();
+        let upgrade: Vec<_> = KEYS.iter().filter(of(Takes::Restart)).collect();
         let differing: Vec<_> = upgrade.iter().filter(|key| key.differs(&running, &new)).collect();
         assert!(differing.len() > 20, "{}", differing.len());
         let held = new.clone().live_over(&running);

@@ -121,7 +121,7 @@ fn live(path: &str) -> &'static str {
     let of = |name: &str| KEYS.iter().find(|key| key.name == name).map(|key| key.takes);
     match of(path).or_else(|| of(path.strip_suffix("_file")?)) {
         Some(Takes::Live) => "live at SIGHUP",
-        Some(Takes::Upgrade) => "needs an upgrade or a restart",
+        Some(Takes::Restart) => "needs an upgrade or a restart",
         None => panic!("{path}: KEYS does not say when it takes effect"),
     }
 }

@@ -85,27 +85,17 @@ pub(super) fn resolve(
             mask_existence: file.errors.mask_existence.unwrap_or(dialect == Dialect::Cube),
         },
         store: store(c, file.store, &file.breaker.shared_set),
-        cache: cache(c, &file.cache),
+        cache: cache(c, file.cache),
         traffic_token: exempt_ports(c, file.traffic_token, dialect),
-        lifecycle: Lifecycle {
-            follow_redis: file.lifecycle.follow_redis,
-            pause_wait: file.lifecycle.pause_wait.0,
-            max_held: count(file.lifecycle.max_held),
-            max_held_per_sandbox: count(file.lifecycle.max_held_per_sandbox),
-        },
+        lifecycle: file.lifecycle,
         resume: resume(c, &file.resume),
         admin,
         registry: registry(c, file.registry, machine),
         breaker: breaker(c, file.breaker),
         upstream,
         limits,
-        drain: Drain {
-            delay: file.drain.delay.0,
-            timeout: file.drain.timeout.0,
-            stop_timeout: file.drain.stop_timeout.0,
-            upgrade_timeout: c.some_time("drain.upgrade_timeout", file.drain.upgrade_timeout),
-        },
-        response_cache: response_cache(c, &file.response_cache),
+        drain: file.drain,
+        response_cache: response_cache(c, file.response_cache),
         access_log: access_log(c, &file.access_log),
         log: log(file.log),
         server: server(c, &file.server, machine),
@@ -113,7 +103,7 @@ pub(super) fn resolve(
     if config.registry.is_some() && matches!(config.store, Store::File(_)) {
         c.warnings.push("registry.enabled: the file store has no registry; nothing is announced".to_owned());
     }
-    if config.response_cache.is_some_and(|cache| !cache.fits()) {
+    if config.response_cache.enabled && !config.response_cache.fits() {
         c.warnings.push(
             "response_cache.max_object: an answer of that size is not stored, since with its head it takes \
              more than half of response_cache.memory"
@@ -336,18 +326,10 @@ fn store(c: &mut Check, file: file::Store, faulty_set: &str) -> Store {
     Store::Redis(store)
 }
 
-fn cache(c: &mut Check, file: &file::Cache) -> Cache {
-    let ttl_min = c.some_time("cache.ttl_min", file.ttl_min);
-    let ordered = ttl_min <= file.ttl_max.0 || !c.sound(&["cache.ttl_max"]);
+fn cache(c: &mut Check, settings: cube_resolver::Settings) -> cube_resolver::Settings {
+    let ordered = settings.ttl_min <= settings.ttl_max || !c.sound(&["cache.ttl_max"]);
     c.require("cache.ttl_min", ordered, "must not be longer than cache.ttl_max");
-    Cache {
-        ttl_min,
-        ttl_max: file.ttl_max.0,
-        untracked_ttl: file.untracked_ttl.0,
-        negative_ttl: file.negative_ttl.0,
-        stale_if_error: file.stale_if_error.0,
-        capacity: count(c.at_least_one("cache.capacity", file.capacity)),
-    }
+    settings
 }
 
 fn exempt_ports(c: &mut Check, file: file::TrafficToken, dialect: Dialect) -> TrafficTokenRules {
@@ -383,19 +365,11 @@ fn registry(c: &mut Check, file: file::Registry, machine: &Machine) -> Option<Re
     Some(Registry { proxy_id, admin_url: file.admin_url, resume_url: file.resume_url, interval })
 }
 
-fn breaker(c: &mut Check, file: file::Breaker) -> Breaker {
-    let open_min = c.some_time("breaker.open_min", file.open_min);
-    let ordered = open_min <= file.open_max.0 || !c.sound(&["breaker.open_max"]);
+fn breaker(c: &mut Check, settings: cube_breaker::Settings) -> cube_breaker::Settings {
+    let ordered = settings.open_min <= settings.open_max || !c.sound(&["breaker.open_max"]);
     c.require("breaker.open_min", ordered, "must not be longer than breaker.open_max");
-    c.require("breaker.shared_set", !file.shared_set.is_empty(), "must not be empty");
-    Breaker {
-        shared_set: file.shared_set,
-        shared_poll: c.some_time("breaker.shared_poll", file.shared_poll),
-        window: c.some_time("breaker.window", file.window),
-        min_sandboxes: count(c.at_least_one("breaker.min_sandboxes", file.min_sandboxes)),
-        open_min,
-        open_max: file.open_max.0,
-    }
+    c.require("breaker.shared_set", !settings.shared_set.is_empty(), "must not be empty");
+    settings
 }
 
 fn upstream(c: &mut Check, file: &file::Upstream, dialect: Dialect) -> Upstream {
@@ -461,15 +435,13 @@ fn limits(c: &mut Check, file: &file::Limits, dialect: Dialect, pool: usize, mac
     }
 }
 
-fn response_cache(c: &mut Check, file: &file::ResponseCache) -> Option<ResponseCacheSettings> {
+fn response_cache(c: &mut Check, settings: ResponseCacheSettings) -> ResponseCacheSettings {
     c.require(
         "response_cache.max_object",
-        file.max_object.0 <= file.memory.0 || !c.sound(&["response_cache.memory"]),
+        settings.max_object <= settings.memory || !c.sound(&["response_cache.memory"]),
         "must not be larger than response_cache.memory",
     );
-    let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
-    file.enabled
-        .then(|| ResponseCacheSettings { memory: bytes(file.memory.0), max_object: bytes(file.max_object.0) })
+    settings
 }
 
 fn access_log(c: &mut Check, file: &file::AccessLog) -> AccessLog {

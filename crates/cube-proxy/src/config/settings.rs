@@ -8,31 +8,6 @@ use cube_route::{Rules, RulesError};
 use super::types::{Config, Dialect, RedisStore as RedisConfig, Store};
 
 impl Config {
-    /// `cache`, for the resolver.
-    #[must_use]
-    pub fn resolver(&self) -> cube_resolver::Settings {
-        cube_resolver::Settings {
-            ttl_min: self.cache.ttl_min,
-            ttl_max: self.cache.ttl_max,
-            untracked_ttl: self.cache.untracked_ttl,
-            negative_ttl: self.cache.negative_ttl,
-            stale_if_error: self.cache.stale_if_error,
-            capacity: self.cache.capacity,
-        }
-    }
-
-    /// `breaker`, for the breaker.
-    #[must_use]
-    pub fn breaker(&self) -> cube_breaker::Settings {
-        cube_breaker::Settings {
-            shared_poll: self.breaker.shared_poll,
-            window: self.breaker.window,
-            open_min: self.breaker.open_min,
-            open_max: self.breaker.open_max,
-            min_sandboxes: self.breaker.min_sandboxes,
-        }
-    }
-
     /// `lifecycle` and `resume`, for the lifecycle.
     #[must_use]
     pub fn lifecycle(&self) -> cube_lifecycle::Settings {
@@ -42,14 +17,7 @@ impl Config {
             max_concurrent: resume.max_concurrent,
             token: resume.token.clone(),
         });
-        cube_lifecycle::Settings {
-            follow_redis: self.lifecycle.follow_redis,
-            pause_wait: self.lifecycle.pause_wait,
-            max_held: self.lifecycle.max_held,
-            max_held_per_sandbox: self.lifecycle.max_held_per_sandbox,
-            resume,
-            ..cube_lifecycle::Settings::default()
-        }
+        cube_lifecycle::Settings { resume, ..self.lifecycle.clone() }
     }
 
     /// `registry`, for the lifecycle; `None`: not announced.
@@ -122,10 +90,9 @@ mod tests {
     #[test]
     fn the_defaults_of_the_file_are_the_defaults_of_the_crates() {
         let config = config("");
-        assert_eq!(config.resolver(), cube_resolver::Settings::default());
-        assert_eq!(config.breaker(), cube_breaker::Settings::default());
-        let (ours, theirs) = (config.lifecycle(), cube_lifecycle::Settings::default());
-        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
+        assert_eq!(config.cache, cube_resolver::Settings::default());
+        assert_eq!(config.breaker, cube_breaker::Settings::default());
+        assert_eq!(config.lifecycle(), cube_lifecycle::Settings::default());
         let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
         let (ours, theirs) = (redis.settings(&config.breaker.shared_set), RedisSettings::default());
         assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
@@ -144,7 +111,7 @@ mod tests {
         assert_eq!(resume.url, "http://127.0.0.1:8083/base");
         assert_eq!(config.registry().unwrap().interval.as_millis(), 500);
         assert!(config.rules().unwrap().client_id_suffix());
-        assert_eq!(config.breaker().min_sandboxes, 7);
+        assert_eq!(config.breaker.min_sandboxes, 7);
         let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
         let settings = redis.settings(&config.breaker.shared_set);
         assert_eq!(

@@ -1,8 +1,10 @@
 //! What the file's values look like, for the reference: read off the types of `file`.
 
-use cube_settings::{Secret, Size, Span};
+use cube_edge::ResponseCacheSettings;
+use cube_settings::{Secret, Section, Size, Span};
 
 use super::file::Certificate;
+use super::types::Drain;
 
 /// A section with its keys in order, or a value in words.
 pub(super) enum Shape {
@@ -53,3 +55,23 @@ impl<T: Shaped> Shaped for Vec<T> {
         }
     }
 }
+
+/// Settings that the crates declare themselves.
+macro_rules! sections {
+    ($($kind:ty),* $(,)?) => {
+        $(impl Shaped for $kind {
+            fn shape() -> Shape {
+                let keys = <$kind as Section>::described().into_iter();
+                Shape::Section(keys.map(|(key, words)| (key, Shape::Value(words))).collect())
+            }
+        })*
+    };
+}
+
+sections!(
+    cube_resolver::Settings,
+    cube_lifecycle::Settings,
+    cube_breaker::Settings,
+    ResponseCacheSettings,
+    Drain,
+);

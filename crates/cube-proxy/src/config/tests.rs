@@ -67,7 +67,7 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(c.cache.stale_if_error, Duration::from_secs(600));
     assert_eq!(c.drain.timeout, Duration::from_secs(3600));
     assert_eq!(c.server.threads, 4);
-    assert_eq!((c.resume.is_none(), c.registry.is_none(), c.response_cache.is_none()), (true, true, true));
+    assert_eq!((c.resume.is_none(), c.registry.is_none(), !c.response_cache.enabled), (true, true, true));
     assert_eq!(c.traffic_token.exempt_ports, [0; 0]);
     assert_eq!(c.routing.envd_control_from, None);
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cube_edge::{CertificateFiles, ResponseCacheSettings};
-use cube_settings::Secret;
+use cube_settings::{NonZeroSpan, Secret, Span};
 use ipnet::IpNet;
 
 /// A configuration that holds.
@@ -28,11 +28,11 @@ pub struct Config {
     /// Where records come from.
     pub store: Store,
     /// How long records are kept.
-    pub cache: Cache,
+    pub cache: cube_resolver::Settings,
     /// The token of private sandboxes.
     pub traffic_token: TrafficTokenRules,
     /// Pause state and the gate.
-    pub lifecycle: Lifecycle,
+    pub lifecycle: cube_lifecycle::Settings,
     /// How paused sandboxes are woken; `None`: they are not.
     pub resume: Option<Resume>,
     /// Who may use the admin API.
@@ -40,15 +40,15 @@ pub struct Config {
     /// How this replica announces itself; `None`: it does not.
     pub registry: Option<Registry>,
     /// When a node is not dialled.
-    pub breaker: Breaker,
+    pub breaker: cube_breaker::Settings,
     /// Connections to sandboxes.
     pub upstream: Upstream,
     /// What a client may ask for.
     pub limits: Limits,
     /// How the process ends.
     pub drain: Drain,
-    /// The cache of public responses; `None`: off.
-    pub response_cache: Option<ResponseCacheSettings>,
+    /// The cache of public responses.
+    pub response_cache: ResponseCacheSettings,
     /// The log of requests.
     pub access_log: AccessLog,
     /// The log of the process.
@@ -171,41 +171,11 @@ pub struct RedisStore {
     pub tracking: bool,
 }
 
-/// How long records are kept (metadata.md, Cache).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cache {
-    /// Shortest life of an entry.
-    pub ttl_min: Duration,
-    /// Longest life of an entry.
-    pub ttl_max: Duration,
-    /// Life of an entry filled while no invalidations are pushed.
-    pub untracked_ttl: Duration,
-    /// Life of "there is no such sandbox" while no invalidations are pushed.
-    pub negative_ttl: Duration,
-    /// How long past its time an entry is served while the store fails.
-    pub stale_if_error: Duration,
-    /// Entries.
-    pub capacity: usize,
-}
-
 /// The token of private sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrafficTokenRules {
     /// Container ports where every request counts as authorised.
     pub exempt_ports: Vec<u16>,
-}
-
-/// Pause state and the gate (lifecycle.md).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lifecycle {
-    /// Whether the state string in Redis is read and followed.
-    pub follow_redis: bool,
-    /// How long a request waits for a pause to end.
-    pub pause_wait: Duration,
-    /// Requests held in all.
-    pub max_held: usize,
-    /// Requests held for one sandbox.
-    pub max_held_per_sandbox: usize,
 }
 
 /// How paused sandboxes are woken (lifecycle.md, Resume).
@@ -239,23 +209,6 @@ pub struct Registry {
     pub resume_url: Option<String>,
     /// Between two heartbeats.
     pub interval: Duration,
-}
-
-/// When a node is not dialled (lifecycle.md, Breaker).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Breaker {
-    /// Key of the shared set of faulty nodes.
-    pub shared_set: String,
-    /// How often the set is read at least.
-    pub shared_poll: Duration,
-    /// In which failures are counted together.
-    pub window: Duration,
-    /// Different sandboxes that must fail.
-    pub min_sandboxes: usize,
-    /// First time a node is left alone.
-    pub open_min: Duration,
-    /// Longest time a node is left alone.
-    pub open_max: Duration,
 }
 
 /// Connections to sandboxes (connections.md).
@@ -308,17 +261,19 @@ pub struct Limits {
     pub h2_streams: u32,
 }
 
-/// How the process ends (connections.md, Draining).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drain {
-    /// Served on after readiness is gone.
-    pub delay: Duration,
-    /// For streams of the old process after an upgrade.
-    pub timeout: Duration,
-    /// For streams after SIGTERM.
-    pub stop_timeout: Duration,
-    /// How long a successor may take to get ready.
-    pub upgrade_timeout: Duration,
+cube_settings::section! {
+    /// How the process ends (connections.md, Draining).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Drain in "drain" {
+        /// How long it still takes requests after readiness is gone.
+        live delay: Duration as Span = Duration::from_secs(5),
+        /// For streams of the old process after a hot restart.
+        live timeout: Duration as Span = Duration::from_secs(3600),
+        /// For streams after SIGTERM.
+        live stop_timeout: Duration as Span = Duration::from_secs(300),
+        /// How long a successor may take to get ready.
+        live upgrade_timeout: Duration as NonZeroSpan = Duration::from_secs(60),
+    }
 }
 
 /// Where access log lines go.

@@ -151,9 +151,9 @@ impl Reload {
             .map_err(|error| StartError::Engine(format!("tls.certificates: {error}")))?;
         let settings = Reconfiguration {
             settings: edge_settings::of(&new)?,
-            resolver: new.resolver(),
+            resolver: new.cache.clone(),
             lifecycle: new.lifecycle(),
-            breaker: new.breaker(),
+            breaker: new.breaker.clone(),
             access_log: edge_settings::access_log(&new),
             admin_token: new.admin.token.clone(),
         };
@@ -192,7 +192,7 @@ fn tell(running: &Config, wanted: &Config, new: &Config) {
     let left = KEYS.iter().filter(|key| key.differs(wanted, new));
     // What only follows from such a key is not the operator's to change.
     let left = names(
-        left.filter(|key| key.takes == Takes::Upgrade || key.name == "tls.certificates")
+        left.filter(|key| key.takes == Takes::Restart || key.name == "tls.certificates")
             .map(|key| key.name)
             .collect(),
     );
