@@ -21,6 +21,7 @@ use crate::admin::{AdminForwarding, ExplainQuery, Explanation};
 use crate::connection::{CertificateError, CertificateFiles, Certificates, Driver};
 use crate::drain::Drain;
 use crate::error::EdgeError;
+use crate::exchange::Exchange;
 use crate::limits::active_requests::{ActiveRequests, Ended};
 use crate::limits::descriptors::Descriptors;
 use crate::limits::rate_limit::RateLimit;
@@ -50,6 +51,8 @@ pub struct Parts {
     pub access_log: Option<access_log::Settings>,
     /// `upstream.pool_size`.
     pub pool_size: usize,
+    /// `upstream.exchange: own`: plain requests are not left to Pingora.
+    pub own_exchange: bool,
     /// `server.threads`: worker threads of the runtime that will serve.
     pub threads: usize,
 }
@@ -108,16 +111,20 @@ impl Gateway {
             rate: RateLimit::default(),
             admin_token: ArcSwapOption::empty(),
         });
+        let pool_size = descriptors.idle_upstreams(parts.pool_size);
         let conf = Arc::new(ServerConf {
             // The engine keeps as many idle connections as the product of the two.
             threads: 1,
-            upstream_keepalive_pool_size: descriptors.idle_upstreams(parts.pool_size),
+            upstream_keepalive_pool_size: pool_size,
             // Counts attempts. Ours are counted in retry.rs, where they have a reason each.
             max_retries: usize::MAX,
             ..ServerConf::default()
         });
         let app = Arc::new(http_proxy(&conf, SandboxProxy(state.clone())));
-        let driver = Driver::new(app, connections, drain, descriptors, metrics, state.clone());
+        // The response cache is Pingora's, with all that a stored response means for a request.
+        let own = parts.own_exchange && state.response_cache.is_none();
+        let exchange = own.then(|| Exchange::new(state.clone(), pool_size));
+        let driver = Driver::new(app, exchange, connections, drain, descriptors, metrics, state.clone());
         Ok(Self { state, driver })
     }
 

@@ -6,6 +6,7 @@ mod connection;
 mod drain;
 mod error;
 mod error_response;
+mod exchange;
 mod gateway;
 mod limits;
 mod metrics;

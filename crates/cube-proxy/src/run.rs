@@ -16,6 +16,7 @@ use crate::serve::{Process, ServeOptions, Startup, serve};
 /// [`StartError`] when it does not hold or the server cannot start.
 pub fn run(file: &Path, upgrade: bool) -> Result<(), StartError> {
     raise_file_limit();
+    spare_huge_pages();
     let environment = Environment::process();
     let loaded = config::load(file, &environment)?;
     let mut config = loaded.config;
@@ -50,4 +51,12 @@ pub fn raise_file_limit() {
     limit.current = limit.maximum;
     // What cannot be raised stays; the configuration warns when it is too low.
     let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// Keeps this process's memory in pages of the usual size. A huge page (2 MiB) is resident as a whole
+/// as soon as one of its bytes is used, and what thousands of streams leave free in it is never given
+/// back (docs/decisions/0008-memory-of-streams.md).
+pub fn spare_huge_pages() {
+    // A kernel without huge pages has none to disable.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
 }

@@ -21,7 +21,7 @@ use prometheus::Registry;
 use tokio::runtime::Runtime;
 
 use crate::bind;
-use crate::config::Config;
+use crate::config::{Config, Exchange};
 use crate::error::StartError;
 use crate::hot_restart::{
     self, Handle, Incumbent, Inherited, Phase, Predecessor, Presence, StartedAs, UpgradeSocket,
@@ -316,6 +316,7 @@ pub(crate) fn assemble(
         response_cache: config.response_cache.enabled.then_some(config.response_cache),
         access_log,
         pool_size: config.upstream.pool_size,
+        own_exchange: config.upstream.exchange == Exchange::Own,
         threads: config.server.threads,
     };
     Gateway::new(parts, registry).map_err(engine)

@@ -114,6 +114,12 @@ impl Guarded {
         line.trim_end_matches(" kB").trim().parse::<u64>().expect("a number") * 1024
     }
 
+    /// Whether the system may give it huge pages; none where the system does not say.
+    #[must_use]
+    pub fn has_huge_pages(&self) -> Option<bool> {
+        self.status("THP_enabled:").map(|line| line.trim() == "1")
+    }
+
     /// What each of its open files is.
     #[must_use]
     pub fn files(&self) -> Vec<String> {

@@ -175,7 +175,11 @@ impl Proxy {
             "access_log": { "path": directory.join("access.log") },
             "server": { "threads": 2, "run_dir": directory },
         });
-        ProxyBuilder { binary: binary.into(), directory, config, environment: Vec::new(), manager: None }
+        // Every test runs on both exchanges: `CUBE_EXCHANGE=own` and `CUBE_EXCHANGE=pingora`.
+        let exchange = std::env::var("CUBE_EXCHANGE").ok();
+        let environment = exchange.map(|which| ("CUBE_PROXY_UPSTREAM__EXCHANGE".to_owned(), which));
+        let environment = environment.into_iter().collect();
+        ProxyBuilder { binary: binary.into(), directory, config, environment, manager: None }
     }
 
     fn listener(&self, name: &str) -> SocketAddr {
@@ -347,6 +351,12 @@ impl Proxy {
     #[must_use]
     pub fn rss(&self) -> u64 {
         self.process.lock().unwrap().resident()
+    }
+
+    /// Whether the system may give it huge pages; none where the system does not say.
+    #[must_use]
+    pub fn has_huge_pages(&self) -> Option<bool> {
+        self.process.lock().unwrap().has_huge_pages()
     }
 
     /// Whether it still runs.

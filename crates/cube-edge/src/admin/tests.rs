@@ -94,6 +94,7 @@ fn parts() -> Parts {
         response_cache: None,
         access_log: None,
         pool_size: 1,
+        own_exchange: false,
         threads: 1,
     };
     let gateway = Gateway::new(parts, &registry).unwrap();

@@ -6,11 +6,11 @@
 
 /// The bytes are no chunked body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(crate) struct Malformed;
 
 /// Follows one chunked body.
 #[derive(Debug, Default)]
-pub(super) struct ChunkWatch {
+pub(crate) struct ChunkWatch {
     state: State,
     /// The size being read, then what is left of the chunk.
     size: u64,
@@ -50,7 +50,7 @@ enum State {
 }
 
 impl ChunkWatch {
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.state == State::Over
     }
 
@@ -70,6 +70,26 @@ impl ChunkWatch {
             }
         }
         Ok(at)
+    }
+
+    /// How many of the next bytes are framing: those before the data of the next chunk, or all up to
+    /// the end of the body.
+    ///
+    /// # Errors
+    /// [`Malformed`] at the first byte that the grammar does not allow.
+    pub(crate) fn framing(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
+        let mut at = 0;
+        while !matches!(self.state, State::Over | State::Data) {
+            let Some(byte) = bytes.get(at) else { break };
+            self.state = self.next(*byte)?;
+            at += 1;
+        }
+        Ok(at)
+    }
+
+    /// How many of the next `available` bytes, behind the framing, are data.
+    pub(crate) fn data(&mut self, available: usize) -> usize {
+        if self.state == State::Data { self.skip_data(available) } else { 0 }
     }
 
     fn skip_data(&mut self, available: usize) -> usize {

@@ -27,6 +27,8 @@ pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How long, and how much, a closing connection reads on for a client that is still sending.
 pub(super) const LINGER_TIME: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 4 * 1024 * 1024;
+/// How long a client has to read what it was told before its connection is reset.
+const BEFORE_RESET: Duration = Duration::from_millis(100);
 
 /// What a data listener protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,7 +204,7 @@ impl Conn {
         self.nominate_upgrade.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn take_nominate_upgrade(&self) -> bool {
+    pub(crate) fn take_nominate_upgrade(&self) -> bool {
         self.nominate_upgrade.load(Ordering::Relaxed) && self.nominate_upgrade.swap(false, Ordering::Relaxed)
     }
 
@@ -267,14 +269,15 @@ impl Conn {
     /// the engine gives the request up and an answer that has not begun can still be written. One
     /// that does not read, since a side of it is stuck in writing, is dropped after a moment.
     pub(crate) fn end_request(&self) {
-        // An error says that the connection is gone already.
-        let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Read);
+        // Said first: the end of reading may be noticed at once, and how the connection ends hangs on it.
         self.ending.kill();
         self.kill.kill();
+        // An error says that the connection is gone already.
+        let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Read);
     }
 
     /// Ready when the request under way is to end, whose next read is its end.
-    pub(super) fn poll_ending(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_ending(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.ending.poll_killed(cx)
     }
 
@@ -345,6 +348,12 @@ impl Conn {
             return;
         }
         close_patiently(&self.tcp, LINGER_TIME).await;
+        if self.kill.is_killed() {
+            // What ends a request also ends reading for good, and with it all word of room: a client that
+            // is stuck in writing hears of the end by a reset alone, once it could have read the response.
+            tokio::time::sleep(BEFORE_RESET).await;
+            let _ = rustix::net::sockopt::set_socket_linger(&*self.tcp, Some(Duration::ZERO));
+        }
     }
 
     /// Says the end of the connection, and takes what still comes until the client has closed too, for

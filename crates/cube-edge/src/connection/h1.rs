@@ -11,6 +11,7 @@ use super::conn::LAST_WORDS;
 use super::stream::ClientStream;
 use super::{Conn, ConnectionLimits, Driver, ORIGIN, Origin};
 use crate::drain::Stage;
+use crate::exchange::Request;
 
 impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     pub(super) async fn serve_h1(&self, stream: ClientStream, conn: Arc<Conn>, limits: &ConnectionLimits) {
@@ -35,13 +36,36 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         }
         let mut kept: Option<HttpPersistentSettings> = None;
         loop {
+            if let Some(exchange) = &self.exchange {
+                let Some(length) = stream.whole_head().await else { return };
+                let request =
+                    Request::read(stream.peek_head(length)).filter(|request| exchange.takes(request));
+                if let Some(request) = request {
+                    stream.take_head(length);
+                    kept = None;
+                    let last = conn.requests().saturating_add(1) >= limits.keepalive_requests;
+                    // Boxed, so that no connection carries the size of a request for its whole life.
+                    let serve = Box::pin(exchange.serve(stream, request, &origin, last));
+                    let served = tokio::select! {
+                        served = serve => served,
+                        () = async { conn.overdue().await; conn.reset_on_close(); } => return,
+                    };
+                    let Some(served) = served else { return };
+                    stream = served;
+                    if !self.waits_for_next(&mut stream).await {
+                        return;
+                    }
+                    continue;
+                }
+                stream.unread_head();
+            }
             let mut session = ServerSession::new_http1(stream as Stream);
             match kept {
                 Some(settings) => settings.apply_to_session(&mut session),
                 None => {
                     // The stream has the deadline of the first head: no read of it has one of its own.
                     session.set_read_timeout(None);
-                    let further = limits.keepalive_requests.saturating_sub(1);
+                    let further = limits.keepalive_requests.saturating_sub(conn.requests().saturating_add(1));
                     session.set_keepalive_reuses_remaining(Some(further));
                     // Without it one byte of a next request, sent early, would abort the one before.
                     session.set_pipelining_enabled(true);
@@ -55,17 +79,26 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             let Some((served, settings)) = served.map(ReusedHttpStream::consume) else { return };
             let Ok(served) = served.into_any().downcast::<ClientStream>() else { return };
             stream = served;
-            let fresh = stream.next_request();
-            // An answer without `Connection: close` promised that the next request will be taken.
-            if self.drain.stage() >= Stage::Emptying {
+            if !self.waits_for_next(&mut stream).await {
                 return;
-            }
-            // The engine's session with its buffers comes to be when there is something to read: an
-            // idle connection is a socket and little else.
-            if fresh && !stream.waited().await {
-                return stream.close().await;
             }
             kept = settings;
         }
+    }
+
+    /// Waits until there is something to read of another request; false where none is taken.
+    async fn waits_for_next(&self, stream: &mut ClientStream) -> bool {
+        let fresh = stream.next_request();
+        // An answer without `Connection: close` promised that the next request will be taken.
+        if self.drain.stage() >= Stage::Emptying {
+            return false;
+        }
+        // Sessions and buffers come to be when there is something to read: an idle connection is a
+        // socket and little else.
+        if fresh && !stream.waited().await {
+            stream.close().await;
+            return false;
+        }
+        true
     }
 }

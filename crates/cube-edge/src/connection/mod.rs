@@ -36,6 +36,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub(crate) use body::Framing;
 pub use certificate::{Certificate, CertificateError, CertificateFiles, Standing};
+pub(crate) use chunk_watch::{ChunkWatch, Malformed};
 pub use conn::ListenerProtocol;
 use conn::close_patiently;
 pub(crate) use conn::{Conn, Phase, Refuse, ip_value};
@@ -43,10 +44,12 @@ use connection_table::{Place, Refused, Table, Which};
 use head_watch::HeadLimits;
 pub(crate) use head_watch::is_line_of;
 pub use listener::{BindError, Listener, listen_plain};
-use stream::{ClientStream, Socket, Transport};
+pub(crate) use stream::{ClientStream, poll_fill, poll_out};
+use stream::{Socket, Transport};
 pub use tls::{Certificates, NewCertificates};
 
 use crate::drain::{Drain, Stage};
+use crate::exchange::Exchange;
 use crate::limits::descriptors::Descriptors;
 use crate::metrics::{ConnectionLimit, EdgeMetrics, ProtocolClass, TlsOutcome};
 
@@ -129,6 +132,8 @@ tokio::task_local! {
 /// Drives the connections of all data listeners into one engine.
 pub struct Driver<A> {
     app: Arc<A>,
+    /// What drives plain requests in the engine's place; `None`: nothing does.
+    exchange: Option<Exchange>,
     limits: ArcSwap<ConnectionLimits>,
     table: Arc<Table>,
     drain: Arc<Drain>,
@@ -144,6 +149,7 @@ pub struct Driver<A> {
 impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     pub(crate) fn new(
         app: Arc<A>,
+        exchange: Option<Exchange>,
         limits: ConnectionLimits,
         drain: Arc<Drain>,
         descriptors: Arc<Descriptors>,
@@ -152,6 +158,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     ) -> Arc<Self> {
         Arc::new(Self {
             app,
+            exchange,
             limits: ArcSwap::from_pointee(limits),
             table: Table::new(),
             drain,
@@ -191,6 +198,9 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             every.tick().await;
             let idle = self.limits.load().keepalive_idle.as_millis().div_ceil(SWEEP.as_millis());
             self.table.sweep(u32::try_from(idle).unwrap_or(u32::MAX));
+            if let Some(exchange) = &self.exchange {
+                exchange.sweep();
+            }
         }
     }
 

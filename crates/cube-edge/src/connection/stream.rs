@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,
@@ -35,6 +35,7 @@ use super::head_watch::{self, HeadLimits, HeadWatch};
 use super::rst_stream_code::{FramesOut, Said};
 use super::rst_stream_limit::FrameWatch;
 use super::unsent::{OpenStreams, Wire};
+use crate::exchange::Out;
 
 /// The most that is copied to join an answer's head and the first piece of its body.
 const JOIN: usize = 16 * 1024;
@@ -69,6 +70,72 @@ fn read_some(tcp: &TcpStream, buf: &mut ReadBuf<'_>) -> io::Result<()> {
     // What it says is said by the outcome already.
     let _: io::Result<()> = drained;
     outcome
+}
+
+/// Room for one read; where it was filled, twice as much for the next.
+const READ: usize = 4 * 1024;
+/// The most that one read takes.
+const READ_MOST: usize = 64 * 1024;
+
+/// Reads what there is into `buf`; 0 at the end. No room is made before there is something to read.
+pub(crate) fn poll_fill(
+    tcp: &TcpStream,
+    cx: &mut Context<'_>,
+    buf: &mut BytesMut,
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(tcp.poll_read_ready(cx))?;
+        match fill_some(tcp, buf) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => return Poll::Ready(other),
+        }
+    }
+}
+
+/// As [`read_some`], for a buffer that grows.
+fn fill_some(tcp: &TcpStream, buf: &mut BytesMut) -> io::Result<usize> {
+    let mut outcome = Err(io::ErrorKind::WouldBlock.into());
+    let drained = tcp.try_io(Interest::READABLE, || {
+        make_room(buf);
+        let room = buf.capacity() - buf.len();
+        let read = tcp.try_read_buf(buf);
+        let drained = matches!(read, Ok(count) if count > 0 && count < room);
+        outcome = read;
+        if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    // What it says is said by the outcome already.
+    let _: io::Result<()> = drained;
+    outcome
+}
+
+/// Room for a read that is as large as what has been read of late: a buffer that was given back begins
+/// small, and one that fills up grows.
+fn make_room(buf: &mut BytesMut) {
+    if buf.capacity() - buf.len() < READ / 2 {
+        buf.reserve((2 * buf.capacity()).clamp(READ, READ_MOST));
+    }
+}
+
+/// Writes what the socket takes of it.
+pub(crate) fn poll_out(tcp: &TcpStream, cx: &mut Context<'_>, out: &mut Out) -> Poll<io::Result<()>> {
+    let mut slices = [io::IoSlice::new(&[]); 3];
+    let used = out.slices(&mut slices);
+    let sent = loop {
+        ready!(tcp.poll_write_ready(cx))?;
+        let sent = match slices.get(..used) {
+            Some([one]) => tcp.try_write(one),
+            Some(slices) => tcp.try_write_vectored(slices),
+            None => Ok(0),
+        };
+        match sent {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Poll::Ready(Err(error)),
+            Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            Ok(sent) => break sent,
+        }
+    };
+    out.left(sent);
+    Poll::Ready(Ok(()))
 }
 
 impl AsyncWrite for Socket {
@@ -130,6 +197,36 @@ impl Transport {
             Transport::Plain(io) => Pin::new(io).poll_write(cx, data),
             Transport::Tls(io) => Pin::new(io.as_mut()).poll_write(cx, data),
         }
+    }
+
+    /// Reads what there is into `buf`; 0 at the end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, buf: &mut BytesMut) -> Poll<io::Result<usize>> {
+        match self {
+            Transport::Plain(io) => poll_fill(&io.0, cx, buf),
+            Transport::Tls(io) => {
+                let came = ready!(Pin::new(io.as_mut()).poll_fill_buf(cx))?;
+                buf.extend_from_slice(came);
+                let count = came.len();
+                Pin::new(io.as_mut()).consume(count);
+                Poll::Ready(Ok(count))
+            }
+        }
+    }
+
+    /// Writes what it takes of it.
+    fn poll_out(&mut self, cx: &mut Context<'_>, out: &mut Out) -> Poll<io::Result<()>> {
+        if let Transport::Plain(io) = self {
+            return poll_out(&io.0, cx, out);
+        }
+        let mut slices = [io::IoSlice::new(&[]); 3];
+        let used = out.slices(&mut slices);
+        let sent =
+            ready!(self.poll_write(cx, slices.first().filter(|_| used > 0).map_or(&[], |slice| slice)))?;
+        if sent == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        out.left(sent);
+        Poll::Ready(Ok(()))
     }
 
     /// Waits until a read has something to say, which may be nothing after all; false where it is
@@ -292,6 +389,123 @@ impl ClientStream {
         self.deadline = Instant::now() + self.header_timeout;
         self.conn.set_phase(Phase::Head);
         false
+    }
+
+    /// Reads until the whole head of a request is there, and leaves it where it is; how long it is. None
+    /// where the connection has ended, or ended with a refusal.
+    pub(super) async fn whole_head(&mut self) -> Option<usize> {
+        let mut looked = 0;
+        poll_fn(|cx| self.poll_whole_head(cx, &mut looked)).await.ok().flatten()
+    }
+
+    fn poll_whole_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        looked: &mut usize,
+    ) -> Poll<io::Result<Option<usize>>> {
+        loop {
+            if let Some(length) = self.look(cx, looked)? {
+                return Poll::Ready(Ok(Some(length)));
+            }
+            match self.io.poll_fill(cx, &mut self.ahead) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Ok(None)),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return self.poll_overdue(cx).map(Err),
+            }
+        }
+    }
+
+    /// Looks at what has come in of a head since the last time; its length where it is whole.
+    fn look(&mut self, cx: &mut Context<'_>, looked: &mut usize) -> io::Result<Option<usize>> {
+        let mut ahead = std::mem::take(&mut self.ahead);
+        let Some(empty) = self.head.empty_lines(ahead.get(*looked..).unwrap_or_default()) else {
+            return Err(self.refuse(cx, 400));
+        };
+        ahead.advance(empty);
+        let came = ahead.get(*looked..).unwrap_or_default();
+        if came.is_empty() {
+            self.ahead = ahead;
+            return Ok(None);
+        }
+        let phase = self.conn.phase();
+        if phase == Phase::Idle {
+            self.deadline = Instant::now() + self.header_timeout;
+        }
+        if phase != Phase::Head {
+            self.conn.set_phase(Phase::Head);
+        } else if self.begun && Instant::now() >= self.deadline {
+            return Err(self.overdue(cx));
+        }
+        self.begun = true;
+        let end = self.head.end_in(came);
+        let part = came.get(..end.unwrap_or(came.len())).unwrap_or_default();
+        if let Some(line) = self.head.take(part) {
+            self.conn.note_odd_line(line);
+        }
+        *looked += part.len();
+        self.ahead = ahead;
+        if let Some(status) = self.head.over() {
+            return Err(self.refuse(cx, status));
+        }
+        Ok(end.map(|_| *looked))
+    }
+
+    /// Ready when the head that is coming in is overdue, which has been refused by then.
+    fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if self.conn.phase() == Phase::Idle {
+            return Poll::Pending;
+        }
+        let deadline = self.deadline;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(self.overdue(cx))
+    }
+
+    /// The bytes of a whole head, still in their place.
+    pub(super) fn peek_head(&self, length: usize) -> Bytes {
+        Bytes::copy_from_slice(self.ahead.get(..length).unwrap_or_default())
+    }
+
+    /// Takes a whole head away: what follows is its body.
+    pub(super) fn take_head(&mut self, length: usize) {
+        self.timer = None;
+        self.ahead.advance(length);
+        self.conn.note_head_given(length);
+    }
+
+    /// A whole head that was looked at is to be read by somebody else.
+    pub(super) fn unread_head(&mut self) {
+        self.head.restart();
+    }
+
+    pub(crate) fn conn(&self) -> &Conn {
+        &self.conn
+    }
+
+    /// What has come in and was not handed on.
+    pub(crate) fn ahead(&mut self) -> &mut BytesMut {
+        &mut self.ahead
+    }
+
+    /// Reads more of it; 0 at the end.
+    pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.io.poll_fill(cx, &mut self.ahead)
+    }
+
+    /// Writes what is taken of it.
+    pub(crate) fn poll_out(&mut self, cx: &mut Context<'_>, out: &mut Out) -> Poll<io::Result<()>> {
+        self.io.poll_out(cx, out)
+    }
+
+    /// Ready when what was written is on its way.
+    pub(crate) fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_flush(cx)
+    }
+
+    /// Says the end of the connection.
+    pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_shutdown(cx)
     }
 
     /// When the head of the request that is waited for is due.
@@ -501,12 +715,7 @@ impl ClientStream {
                     None => Poll::Ready(Ok(())),
                 }
             }
-            Poll::Pending if self.conn.phase() != Phase::Idle => {
-                let deadline = self.deadline;
-                let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-                ready!(timer.as_mut().poll(cx));
-                Poll::Ready(Err(self.overdue(cx)))
-            }
+            Poll::Pending => self.poll_overdue(cx).map(Err),
             other => other,
         }
     }

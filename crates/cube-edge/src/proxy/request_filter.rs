@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cube_route::{BadRequest, ListenerKind, Port, RequestHead, envd_control_route, forwarded_headers};
 use http::{Method, Version, header};
-use pingora_core::protocols::http::HttpTask;
+use pingora_core::protocols::http::{HttpTask, ServerSession};
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
@@ -81,8 +81,7 @@ impl ProxyState {
 
     /// Checks the head and reads whom it names.
     fn check_head(&self, session: &mut Session, ctx: &mut Context) -> Result<(), ProxyError> {
-        let head_bytes =
-            session.downstream_session.as_http1().map_or(0, |session| session.get_headers_raw_bytes().len());
+        let head_bytes = raw_head(session).map_or(0, |raw| raw.len());
         let misframed = has_both_framings(session) || engine_read_another_head(session, ctx);
         let odd_line = ctx.origin.as_ref().and_then(|origin| origin.conn.take_odd_line());
         let target_changed = engine_changed_target(session, odd_line.as_deref());
@@ -274,12 +273,20 @@ pub(crate) fn error_of(error: BadRequest) -> ProxyError {
     }
 }
 
+/// The head of an HTTP/1 request as it came in.
+fn raw_head(session: &Session) -> Option<Bytes> {
+    match &*session.downstream_session {
+        ServerSession::H1(http1) => Some(http1.get_headers_raw_bytes()),
+        ServerSession::Custom(exchange) => Some(exchange.pseudo_raw_h1_request_header()),
+        _ => None,
+    }
+}
+
 /// Whether the engine took something away from the target (it cuts a `#` and what follows) or
 /// encoded something in it (`odd_line` is what came in), so that it would not reach the sandbox as
 /// it was sent.
 fn engine_changed_target(session: &Session, odd_line: Option<&[u8]>) -> bool {
-    let Some(http1) = session.downstream_session.as_http1() else { return false };
-    let raw = http1.get_headers_raw_bytes();
+    let Some(raw) = raw_head(session) else { return false };
     // Empty lines before the request line are ignored (RFC 9112, 2.2).
     let line = raw.trim_ascii_start().split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_end();
     let sent = line.split(|b| *b == b' ').nth(1).unwrap_or_default();
@@ -288,6 +295,7 @@ fn engine_changed_target(session: &Session, odd_line: Option<&[u8]>) -> bool {
 
 /// Says to the client's stream where the body of an HTTP/1.1 request ends, as the engine sees it.
 fn frame_body(session: &Session, ctx: &Context) {
+    // The exchange knows by itself.
     let (Some(origin), Some(_)) = (&ctx.origin, session.downstream_session.as_http1()) else { return };
     let request = session.req_header();
     origin.conn.frame_body(if request.headers.contains_key(header::TRANSFER_ENCODING) {
@@ -312,8 +320,8 @@ fn has_both_framings(session: &Session) -> bool {
     if !session.req_header().headers.contains_key(header::TRANSFER_ENCODING) {
         return false;
     }
-    let Some(session) = session.downstream_session.as_http1() else { return true };
-    session.get_headers_raw_bytes().split(|b| *b == b'\n').any(|line| {
+    let Some(raw) = raw_head(session) else { return true };
+    raw.split(|b| *b == b'\n').any(|line| {
         let name = line.split(|b| *b == b':').next().unwrap_or_default();
         name.trim_ascii().eq_ignore_ascii_case(b"content-length")
     })

@@ -43,6 +43,20 @@ pub(crate) struct ProxyState {
     pub(crate) admin_token: ArcSwapOption<Secret>,
 }
 
+impl ProxyState {
+    /// Whether a request with this Host may be for `routing.control_plane`.
+    pub(crate) fn names_control_plane(&self, host: &[u8]) -> bool {
+        let settings = self.settings.load();
+        let Some(control_plane) = &settings.control_plane else { return false };
+        let name = host.split(|byte| *byte == b':').next().unwrap_or_default();
+        let name = name.strip_suffix(b".").unwrap_or(name);
+        control_plane
+            .hosts
+            .iter()
+            .any(|known| known.trim_end_matches('.').as_bytes().eq_ignore_ascii_case(name))
+    }
+}
+
 /// A header value of ours as text; they are all ASCII.
 pub(crate) fn header_text(value: &HeaderValue) -> &str {
     value.to_str().unwrap_or_default()

@@ -175,7 +175,10 @@ section!(Upstream {
     cidrs: Option<Vec<String>> = None,
     host_ports: String = "1024-65535".to_owned(),
     port_open_wait: Option<Span> = None,
+    exchange: Exchange = Exchange::Pingora,
 });
+
+choice!(Exchange { Own = "own", Pingora = "pingora" });
 
 section!(Limits {
     body: Option<Size> = None,

@@ -126,6 +126,7 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
             "upstream.cidrs" Live c => &c.upstream.cidrs;
             "upstream.host_ports" Live c => &c.upstream.host_ports;
             "upstream.port_open_wait" Live c => c.upstream.port_open_wait;
+            "upstream.exchange" Restart c => c.upstream.exchange;
             "limits.body" Live c => c.limits.body;
             "limits.head" Live c => c.limits.head;
             "limits.headers" Live c => c.limits.headers;
@@ -175,6 +176,7 @@ impl Config {
         self.store = running.store;
         self.registry = running.registry;
         self.upstream.pool_size = running.upstream.pool_size;
+        self.upstream.exchange = running.upstream.exchange;
         self.access_log.target = running.access_log.target;
         self.log.format = running.log.format;
         self.server = running.server;
@@ -237,7 +239,7 @@ mod tests {
         lifecycle: {follow_redis: false}
         registry: {enabled: true}
         breaker: {shared_set: other}
-        upstream: {pool_size: 3}
+        upstream: {pool_size: 3, exchange: own}
         response_cache: {enabled: true}
         access_log: {path: /dev/null, format: json}
         log: {level: debug, format: json}

@@ -382,6 +382,10 @@ fn upstream(c: &mut Check, file: &file::Upstream, dialect: Dialect) -> Upstream 
         cidrs: file.cidrs.as_ref().map(|list| c.networks("upstream.cidrs", list)),
         host_ports: c.ports("upstream.host_ports", &file.host_ports),
         port_open_wait: file.port_open_wait.map_or(wait, |span| span.0),
+        exchange: match file.exchange {
+            file::Exchange::Own => Exchange::Own,
+            file::Exchange::Pingora => Exchange::Pingora,
+        },
     }
 }
 

@@ -211,6 +211,15 @@ pub struct Registry {
     pub interval: Duration,
 }
 
+/// Who drives requests whose both sides are plain HTTP/1.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exchange {
+    /// This project's own exchange.
+    Own,
+    /// Pingora's proxy.
+    Pingora,
+}
+
 /// Connections to sandboxes (connections.md).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {
@@ -228,6 +237,8 @@ pub struct Upstream {
     pub host_ports: RangeInclusive<u16>,
     /// How long a refused port is tried again; zero: not at all.
     pub port_open_wait: Duration,
+    /// Who drives requests; not live.
+    pub exchange: Exchange,
 }
 
 /// What a client may ask for (connections.md, Limits). `None` is no limit.

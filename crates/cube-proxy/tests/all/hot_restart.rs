@@ -582,3 +582,11 @@ async fn under_a_service_manager_the_running_process_starts_its_successor() {
     env.proxy.terminate();
     env.proxy.ended().await;
 }
+
+#[tokio::test]
+async fn neither_a_process_nor_its_successor_has_huge_pages() {
+    let env = own(json!({})).await;
+    assert_ne!(env.proxy.has_huge_pages(), Some(true));
+    env.proxy.upgrade().await;
+    assert_ne!(env.proxy.has_huge_pages(), Some(true), "the successor");
+}

@@ -1,0 +1,231 @@
+//! Requests whose both sides are plain HTTP/1.1, driven by us: the hooks of `ProxyHttp` in the order in
+//! which Pingora's own proxy calls them, and the bytes in between (docs/architecture.md, "The exchange").
+//!
+//! A request is one task with one timer. [`relay`] moves the bytes, [`client`] and [`upstream`] are its
+//! two sides, [`pool`] keeps connections for further requests. What is not for the exchange (heads that
+//! leave something in doubt, the control plane, a process with a response cache) goes to Pingora's
+//! proxy, request by request, on the same connection.
+
+mod body;
+mod client;
+mod head;
+mod out;
+mod pool;
+mod relay;
+mod upstream;
+
+use std::future::poll_fn;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{HeaderValue, StatusCode, Version, header};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::upstreams::peer::{HttpPeer, Peer};
+use pingora_core::{Error, Result};
+use pingora_http::ResponseHeader;
+use pingora_proxy::{ProxyHttp, Session};
+
+use crate::connection::{ClientStream, ORIGIN, Origin};
+use crate::proxy::context::Context;
+use crate::proxy::hooks::SandboxProxy;
+use crate::proxy::state::ProxyState;
+use client::{Down, flush};
+pub(crate) use head::Request;
+use head::{content_length, is_chunked, put_request, without_body};
+use out::Framing;
+pub(crate) use out::Out;
+use pool::Pool;
+use relay::{Event, Relay};
+use upstream::Upstream;
+
+/// Drives requests.
+pub(crate) struct Exchange {
+    proxy: SandboxProxy,
+    pool: Pool,
+}
+
+impl Exchange {
+    /// Keeps at most `pool_size` idle connections.
+    pub(crate) fn new(state: Arc<ProxyState>, pool_size: usize) -> Self {
+        Self { proxy: SandboxProxy(state), pool: Pool::new(pool_size) }
+    }
+
+    /// Whether it takes requests with this Host: those for sandboxes.
+    pub(crate) fn takes(&self, request: &Request) -> bool {
+        let host = request.head.headers.get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
+        !self.proxy.0.names_control_plane(host)
+    }
+
+    /// Looks after the idle connections.
+    pub(crate) fn sweep(&self) {
+        self.pool.sweep(Instant::now());
+    }
+
+    /// Serves one request; the stream for the next one, where there may be one. `last`: the connection
+    /// ends with it.
+    pub(crate) async fn serve(
+        &self,
+        stream: Box<ClientStream>,
+        request: Request,
+        origin: &Origin,
+        last: bool,
+    ) -> Option<Box<ClientStream>> {
+        let mut ctx = ORIGIN.sync_scope(origin.clone(), || self.proxy.new_ctx());
+        let silence = ctx.settings.upstream.silence_timeout;
+        let (down, client) = Down::new(stream, request, self.proxy.0.drain.clone(), last);
+        let mut session = Session::new_h1(Box::new(std::io::Cursor::new(Vec::new())));
+        *session.downstream_session = ServerSession::new_custom(Box::new(down));
+        let failed = self.phases(&mut session, &mut ctx, &client).await.err();
+        if let Some(error) = &failed {
+            client.lock().closes = true;
+            self.proxy.fail_to_proxy(&mut session, error, &mut ctx).await;
+        }
+        self.proxy.logging(&mut session, failed.as_deref(), &mut ctx).await;
+        // Said for Pingora's path alone.
+        origin.conn.take_join_head();
+        if failed.is_some() {
+            return None;
+        }
+        let over = async {
+            flush(&client).await?;
+            if client.lock().closes {
+                // An error says that the client has closed it already.
+                let _ = poll_fn(|cx| client.lock().stream.poll_end(cx)).await;
+            }
+            Ok::<bool, Box<Error>>(!client.lock().closes)
+        };
+        let again = tokio::time::timeout(silence, over).await;
+        drop(session);
+        match again {
+            Ok(Ok(true)) => Some(Arc::into_inner(client)?.into_inner().stream),
+            _ => None,
+        }
+    }
+
+    /// Everything between the head of the request and its line in the log.
+    async fn phases(
+        &self,
+        session: &mut Session,
+        ctx: &mut Box<Context>,
+        client: &client::Shared,
+    ) -> Result<()> {
+        let proxy = &self.proxy;
+        proxy.early_request_filter(session, ctx).await?;
+        if proxy.request_filter(session, ctx).await? {
+            return Ok(());
+        }
+        proxy.request_cache_filter(session, ctx)?;
+        if !proxy.proxy_upstream_filter(session, ctx).await? {
+            return Ok(());
+        }
+        loop {
+            match self.attempt(session, ctx, client).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.retry() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// One attempt at an upstream.
+    async fn attempt(
+        &self,
+        session: &mut Session,
+        ctx: &mut Box<Context>,
+        client: &client::Shared,
+    ) -> Result<()> {
+        let proxy = &self.proxy;
+        let peer = proxy.upstream_peer(session, ctx).await?;
+        let mut up = match Upstream::get(&self.pool, &peer).await {
+            Ok(up) => up,
+            Err(mut error) => {
+                error.as_up();
+                return Err(proxy.fail_to_connect(session, &peer, ctx, error).into_up());
+            }
+        };
+        match self.exchange(session, ctx, client, &mut up, &peer).await {
+            Ok(reusable) => {
+                if reusable {
+                    self.pool.put(up.key, up.tcp, peer.idle_timeout().unwrap_or_default());
+                }
+                Ok(())
+            }
+            Err(error) => Err(proxy.error_while_proxy(&peer, session, error, ctx, up.reused)),
+        }
+    }
+
+    /// The request and its response; whether the connection may serve another one.
+    async fn exchange(
+        &self,
+        session: &mut Session,
+        ctx: &mut Box<Context>,
+        client: &client::Shared,
+        up: &mut Upstream,
+        peer: &HttpPeer,
+    ) -> Result<bool> {
+        let proxy = &self.proxy;
+        let fd = up.tcp.as_raw_fd();
+        proxy.connected_to_upstream(session, up.reused, peer, fd, None, ctx).await?;
+        let mut head = session.req_header().clone();
+        head.set_version(Version::HTTP_11);
+        proxy.upstream_request_filter(session, &mut head, ctx).await?;
+        let empty = session.is_body_empty();
+        let says_length = head.headers.contains_key(header::CONTENT_LENGTH)
+            || head.headers.contains_key(header::TRANSFER_ENCODING);
+        if !empty && !says_length {
+            head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
+        }
+        let mut framing = if is_chunked(&head.headers) {
+            Framing::Chunked
+        } else {
+            Framing::Length(content_length(&head.headers).unwrap_or(0))
+        };
+        put_request(&head, up.out.head());
+        if empty {
+            proxy.request_body_filter(session, &mut None, true, ctx).await?;
+        }
+        let mut relay = Relay::new(client, up, head.method.clone(), peer.options.read_timeout);
+        drop(head);
+        loop {
+            match relay.next().await? {
+                Event::Head(response) => {
+                    let mut head = response.head;
+                    proxy.upstream_response_filter(session, &mut head, ctx).await?;
+                    frame(session, &mut head)?;
+                    proxy.response_filter(session, &mut head, ctx).await?;
+                    let switches = head.status == StatusCode::SWITCHING_PROTOCOLS;
+                    session.downstream_session.write_response_header(head).await?;
+                    if switches {
+                        framing = Framing::Close;
+                        relay.tunnel();
+                    }
+                }
+                Event::Down(piece, end) => {
+                    let mut piece = Some(piece);
+                    proxy.upstream_response_body_filter(session, &mut piece, end, ctx)?;
+                    proxy.response_body_filter(session, &mut piece, end, ctx)?;
+                    client.lock().put_body(piece.unwrap_or_default(), end);
+                }
+                Event::Up(piece, end) => {
+                    let mut piece = Some(piece);
+                    proxy.request_body_filter(session, &mut piece, end, ctx).await?;
+                    relay.up.out.body(piece.unwrap_or_default(), end, &mut framing);
+                }
+                Event::Over => return Ok(relay.is_reusable()),
+            }
+        }
+    }
+}
+
+/// A response that says no length is sent in chunks, so that the client's connection outlives it.
+fn frame(session: &Session, head: &mut ResponseHeader) -> Result<()> {
+    let says_length = head.headers.contains_key(header::CONTENT_LENGTH)
+        || head.headers.contains_key(header::TRANSFER_ENCODING);
+    let without = without_body(head.status, &session.req_header().method);
+    if says_length || without || head.status.is_informational() {
+        return Ok(());
+    }
+    head.set_version(Version::HTTP_11);
+    head.insert_header(header::TRANSFER_ENCODING, "chunked")
+}
