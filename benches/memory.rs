@@ -8,7 +8,7 @@ use allocation_counter::measure;
 use cube_resolver::{AddressGuard, Lookup, TokenVerdict, authorise, route};
 use cube_route::{ListenerKind, RequestHead, Rules, parse_request};
 use http::{HeaderMap, HeaderValue, Method, Version, header};
-use pingora_core::upstreams::peer::HttpPeer;
+use pingora::upstreams::peer::HttpPeer;
 use serde_json::json;
 
 mod store;

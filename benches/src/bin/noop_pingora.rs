@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use pingora_core::prelude::{HttpPeer, Opt, Result, Server};
-use pingora_core::server::configuration::ServerConf;
-use pingora_proxy::{ProxyHttp, Session, http_proxy_service};
+use pingora::prelude::{HttpPeer, Opt, Result, Server};
+use pingora::proxy::{ProxyHttp, Session, http_proxy_service};
+use pingora::server::configuration::ServerConf;
 
 struct Noop(SocketAddr);
 

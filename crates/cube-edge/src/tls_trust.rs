@@ -5,8 +5,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use pingora_core::protocols::tls::CaType;
-use pingora_core::utils::tls::{WrappedX509, parse_x509};
+use pingora::protocols::tls::CaType;
+use pingora::utils::tls::{WrappedX509, parse_x509};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;

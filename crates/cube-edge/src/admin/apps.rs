@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{Method, StatusCode, header};
-use pingora_core::ErrorType;
-use pingora_core::protocols::Stream;
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::server::ShutdownWatch;
+use pingora::ErrorType;
+use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
+use pingora::server::ShutdownWatch;
 use tokio::time::timeout;
 
 use super::auth::{refuse_browser, too_large};

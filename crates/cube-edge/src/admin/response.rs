@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use cube_lifecycle::LifecycleResponse;
 use http::StatusCode;
-use pingora_core::Result;
-use pingora_http::ResponseHeader;
+use pingora::Result;
+use pingora::http::ResponseHeader;
 use serde_json::{Value, json};
 
 use super::Readiness;

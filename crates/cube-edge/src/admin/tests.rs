@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use cube_metadata::{FileStore, MetadataStore, SandboxState};
-use pingora_core::protocols::l4::stream::Stream;
-use pingora_core::protocols::{GetSocketDigest, SocketDigest};
+use pingora::protocols::l4::stream::Stream;
+use pingora::protocols::{GetSocketDigest, SocketDigest};
 use prometheus::Registry;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -116,7 +116,7 @@ async fn serve<A: OperatorApp>(app: A) -> SocketAddr {
             stream.set_socket_digest(digest);
             let (app, shutdown) = (app.clone(), shutdown.clone());
             tokio::spawn(async move {
-                let mut next: Option<pingora_core::protocols::Stream> = Some(Box::new(stream));
+                let mut next: Option<pingora::protocols::Stream> = Some(Box::new(stream));
                 while let Some(stream) = next.take() {
                     if let Some(request) = read_head(stream, &shutdown).await {
                         next = app.respond(request, &shutdown).await;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::HeaderValue;
 use parking_lot::Mutex;
-use pingora_core::protocols::l4::ext::get_tcp_info;
+use pingora::protocols::l4::ext::get_tcp_info;
 use tokio::net::TcpStream;
 
 use super::Kill;

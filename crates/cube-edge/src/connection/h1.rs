@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
-use pingora_core::protocols::Stream;
-use pingora_core::protocols::http::ServerSession;
+use pingora::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
+use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
 use tokio::time::{sleep, timeout_at};
 
 use super::conn::LAST_WORDS;

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use h2::Reason;
 use h2::server::Connection;
 use parking_lot::Mutex;
-use pingora_core::apps::HttpServerApp;
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::v2::server::{self, H2Accept, HttpSession};
-use pingora_core::protocols::{Digest, Stream};
+use pingora::apps::HttpServerApp;
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::v2::server::{self, H2Accept, HttpSession};
+use pingora::protocols::{Digest, Stream};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -102,7 +102,7 @@ async fn accept(
     h2: &mut Connection<Stream, Bytes>,
     digest: Arc<Digest>,
     numbers: &Numbers,
-) -> pingora_core::Result<Option<H2Accept>> {
+) -> pingora::Result<Option<H2Accept>> {
     let mut accepting = std::pin::pin!(HttpSession::from_h2_conn(h2, digest));
     std::future::poll_fn(|cx| {
         numbers.turn();
@@ -124,7 +124,7 @@ enum Standing {
 /// What the loop of a connection does next.
 #[expect(clippy::large_enum_variant, reason = "most of them are requests, and each is moved once")]
 enum Turn {
-    Take(pingora_core::Result<Option<H2Accept>>),
+    Take(pingora::Result<Option<H2Accept>>),
     Leave,
     Close(Reason),
     Return,

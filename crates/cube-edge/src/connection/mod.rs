@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures_util::task::AtomicWaker;
-use pingora_core::apps::HttpServerApp;
-use pingora_core::server::ShutdownWatch;
+use pingora::apps::HttpServerApp;
+use pingora::server::ShutdownWatch;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Buf, Bytes, BytesMut};
-use pingora_core::protocols::raw_connect::ProxyDigest;
-use pingora_core::protocols::{
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,
     UniqueID, UniqueIDType,
 };

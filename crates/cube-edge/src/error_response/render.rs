@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use pingora_core::Result;
-use pingora_http::ResponseHeader;
+use pingora::Result;
+use pingora::http::ResponseHeader;
 use serde_json::{Map, Value, json};
 
 use super::format::{Preflight, ResponseFormat, Shape};

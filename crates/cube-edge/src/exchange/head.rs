@@ -4,9 +4,9 @@ use std::mem::MaybeUninit;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
-use pingora_core::protocols::http::authority::validate_request_authority;
-use pingora_core::{Error, ErrorType, OrErr, Result};
-use pingora_http::{RequestHeader, ResponseHeader, header_value_from_raw};
+use pingora::http::{RequestHeader, ResponseHeader, header_value_from_raw};
+use pingora::protocols::http::authority::validate_request_authority;
+use pingora::{Error, ErrorType, OrErr, Result};
 
 use super::body::Body;
 use crate::connection::ChunkWatch;

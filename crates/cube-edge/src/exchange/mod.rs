@@ -20,11 +20,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::{HeaderValue, StatusCode, Version, header};
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::upstreams::peer::{HttpPeer, Peer};
-use pingora_core::{Error, Result};
-use pingora_http::ResponseHeader;
-use pingora_proxy::{ProxyHttp, Session};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use pingora::proxy::{ProxyHttp, Session};
+use pingora::upstreams::peer::{HttpPeer, Peer};
+use pingora::{Error, Result};
 
 use crate::connection::{ClientStream, ORIGIN, Origin};
 use crate::proxy::context::Context;

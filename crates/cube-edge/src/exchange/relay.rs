@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::Method;
-use pingora_core::{Error, ErrorType, Result};
+use pingora::{Error, ErrorType, Result};
 use tokio::time::{Instant, Sleep};
 
 use super::body::Body;

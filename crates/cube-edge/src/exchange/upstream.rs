@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use pingora_core::protocols::l4::ext::TcpKeepalive;
-use pingora_core::upstreams::peer::{HttpPeer, Peer};
-use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora::protocols::l4::ext::TcpKeepalive;
+use pingora::upstreams::peer::{HttpPeer, Peer};
+use pingora::{Error, ErrorType, OrErr, Result};
 use rustix::net::sockopt;
 use tokio::net::{TcpSocket, TcpStream};
 

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pingora_core::{Error, ErrorType, Result};
+use pingora::{Error, ErrorType, Result};
 use tokio::net::TcpSocket;
 
 /// Why a dial ends that would take a descriptor which is kept for something else.

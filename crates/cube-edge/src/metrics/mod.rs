@@ -4,9 +4,9 @@
 mod class;
 mod process;
 
-use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use once_cell::sync::OnceCell;
 use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
@@ -53,7 +53,7 @@ pub struct EdgeMetrics {
     inflight: [IntGauge; RouteClass::ALL.len()],
     answers: IntCounterVec,
     /// The handles of `answers` by return code, reason and form, filled as they are met.
-    known_answers: Box<[OnceLock<IntCounter>]>,
+    known_answers: Box<[OnceCell<IntCounter>]>,
     connects: [IntCounter; ConnectOutcome::ALL.len()],
     connections: [[IntGauge; ProtocolClass::ALL.len()]; ListenerClass::ALL.len()],
     refused: [IntCounter; ConnectionLimit::ALL.len()],
@@ -146,7 +146,7 @@ impl EdgeMetrics {
             seconds: by_request_handles(|labels| seconds.with_label_values(&labels)),
             inflight: RouteClass::ALL.map(|route| inflight.with_label_values(&[route.as_str()])),
             answers,
-            known_answers: (0..cells).map(|_| OnceLock::new()).collect(),
+            known_answers: (0..cells).map(|_| OnceCell::new()).collect(),
             connects: ConnectOutcome::ALL.map(|outcome| connects.with_label_values(&[outcome.as_str()])),
             connections: ListenerClass::ALL.map(|listener| {
                 ProtocolClass::ALL
@@ -197,7 +197,11 @@ impl EdgeMetrics {
             + request.form as usize;
         if let Some(known) = self.known_answers.get(cell) {
             let labels = [request.retcode.label(), request.reason.as_str(), request.form.as_str()];
-            known.get_or_init(|| self.answers.with_label_values(&labels)).inc();
+            // Fails where the labels do not fit the metric: then nothing is counted, and no request suffers.
+            if let Ok(counter) = known.get_or_try_init(|| self.answers.get_metric_with_label_values(&labels))
+            {
+                counter.inc();
+            }
         }
     }
 

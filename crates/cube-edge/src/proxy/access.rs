@@ -12,8 +12,8 @@ use cube_metadata::FieldValue;
 use cube_resolver::{Lookup, RouteEntry, RouteError, TokenVerdict};
 use cube_route::{Port, SandboxTarget};
 use http::HeaderValue;
-use pingora_core::protocols::http::ServerSession;
-use pingora_proxy::Session;
+use pingora::protocols::http::ServerSession;
+use pingora::proxy::Session;
 use tokio::io::Interest;
 
 use crate::connection::Origin;

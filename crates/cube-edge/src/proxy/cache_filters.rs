@@ -7,11 +7,11 @@ use cube_metadata::Access;
 use cube_resolver::{Generation, Revision};
 use cube_route::forwarded_headers;
 use http::{HeaderValue, header};
-use pingora_cache::key::CacheKey;
-use pingora_cache::{CachePhase, NoCacheReason, RespCacheable};
-use pingora_core::{Error, ErrorType, Result};
-use pingora_http::ResponseHeader;
-use pingora_proxy::Session;
+use pingora::cache::key::CacheKey;
+use pingora::cache::{CachePhase, NoCacheReason, RespCacheable};
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+use pingora::{Error, ErrorType, Result};
 
 use crate::proxy::context::Context;
 use crate::proxy::state::ProxyState;

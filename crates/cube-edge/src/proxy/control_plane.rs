@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pingora_core::upstreams::peer::{HttpPeer, Scheme};
+use pingora::upstreams::peer::{HttpPeer, Scheme};
 
 use crate::proxy::pool_key::PoolKey;
 use crate::settings::ControlPlaneSettings;
@@ -73,7 +73,7 @@ impl ControlPlane {
     }
 
     /// Says why a handshake failed: the answer has only a code and a reason.
-    pub(crate) fn handshake_failed(&self, error: &pingora_core::Error) {
+    pub(crate) fn handshake_failed(&self, error: &pingora::Error) {
         // A broken control plane must not become a flood of log lines.
         let count = self.untrusted.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_power_of_two() {

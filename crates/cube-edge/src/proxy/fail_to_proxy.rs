@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use http::{StatusCode, Version};
-use pingora_core::{Error, ErrorSource, ErrorType};
-use pingora_proxy::{FailToProxy, Session};
+use pingora::proxy::{FailToProxy, Session};
+use pingora::{Error, ErrorSource, ErrorType};
 
 use crate::drain::Stage;
 use crate::error_response::ProxyError;

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::task::AtomicWaker;
-use pingora_core::connectors::l4::Connect;
-use pingora_core::protocols::l4::socket::SocketAddr;
-use pingora_core::protocols::l4::stream::Stream;
-use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
-use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora::connectors::l4::Connect;
+use pingora::protocols::l4::socket::SocketAddr;
+use pingora::protocols::l4::stream::Stream;
+use pingora::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
+use pingora::{Error, ErrorType, OrErr, Result};
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};

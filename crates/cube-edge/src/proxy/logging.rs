@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderName, Version, header};
-use pingora_proxy::Session;
+use pingora::proxy::Session;
 
 use crate::access_log::{Entry, LineValues, Texts};
 use crate::connection::{Conn, Refuse, ip_value};

@@ -8,9 +8,9 @@
 use bytes::Bytes;
 use cube_route::RoutingForm;
 use http::{HeaderValue, Method, Version, header};
-use pingora_core::{ErrorType, OrErr, Result};
-use pingora_http::{RequestHeader, ResponseHeader};
-use pingora_proxy::Session;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::proxy::Session;
+use pingora::{ErrorType, OrErr, Result};
 
 use crate::error_response::Reason;
 use crate::error_response::navigates;

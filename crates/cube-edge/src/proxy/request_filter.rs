@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cube_route::{BadRequest, ListenerKind, Port, RequestHead, envd_control_route, forwarded_headers};
 use http::{Method, Version, header};
-use pingora_core::protocols::http::{HttpTask, ServerSession};
-use pingora_core::{Error, ErrorType, Result};
-use pingora_proxy::Session;
+use pingora::protocols::http::{HttpTask, ServerSession};
+use pingora::proxy::Session;
+use pingora::{Error, ErrorType, Result};
 
 use crate::connection::{Framing, ListenerProtocol, is_line_of};
 use crate::error_response::{ProxyError, ResponseFormat, render};
@@ -329,7 +329,7 @@ fn has_both_framings(session: &Session) -> bool {
 
 /// RFC 9112, 6: the one transfer coding is chunked, and a length is one number. The engine has
 /// refused lengths that differ; equal ones become one.
-fn good_framing(request: &mut pingora_http::RequestHeader) -> bool {
+fn good_framing(request: &mut pingora::http::RequestHeader) -> bool {
     let mut codings = request.headers.get_all(header::TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next() {
         let chunked = coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
@@ -349,7 +349,7 @@ fn good_framing(request: &mut pingora_http::RequestHeader) -> bool {
 }
 
 /// The length of the body as the head says it; the first of a list of equal ones.
-fn content_length(request: &pingora_http::RequestHeader) -> Option<u64> {
+fn content_length(request: &pingora::http::RequestHeader) -> Option<u64> {
     let value = request.headers.get(header::CONTENT_LENGTH)?;
     let first = value.to_str().ok()?.split(',').next()?.trim();
     (!first.is_empty() && first.bytes().all(|b| b.is_ascii_digit())).then(|| first.parse().ok())?
@@ -357,7 +357,7 @@ fn content_length(request: &pingora_http::RequestHeader) -> Option<u64> {
 
 /// The pieces into which an HTTP/2 client cut its cookie (RFC 9113, 8.2.3); 0 in HTTP/1, where
 /// each header is a header.
-fn cookie_crumbs(request: &pingora_http::RequestHeader) -> usize {
+fn cookie_crumbs(request: &pingora::http::RequestHeader) -> usize {
     if request.version != Version::HTTP_2 {
         return 0;
     }
@@ -380,7 +380,7 @@ fn h2_head_len(headers: &http::HeaderMap) -> usize {
 /// Whether a request with an `Upgrade` asks for one that is passed on; where it does not, the field
 /// goes, so that the engine sees none either (connections.md, WebSocket and upgrades).
 fn keep_real_upgrade(
-    request: &mut pingora_http::RequestHeader,
+    request: &mut pingora::http::RequestHeader,
     target: &Option<cube_route::SandboxTarget>,
     settings: &crate::settings::Settings,
 ) -> bool {

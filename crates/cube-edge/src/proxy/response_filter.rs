@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use cube_route::{REMOVED_IN_PATH_FORM, ResponseRewrite, RoutingForm};
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
-use pingora_core::{ErrorType, OrErr, Result};
-use pingora_http::ResponseHeader;
-use pingora_proxy::Session;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+use pingora::{ErrorType, OrErr, Result};
 
 use crate::connection::Framing;
 use crate::error_response::ProxyError;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cube_breaker::ConnectFailure;
-use pingora_core::protocols::l4::ext::TcpKeepalive;
-use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy, PeerOptions};
-use pingora_core::{Error, ErrorSource, ErrorType, Result};
-use pingora_proxy::Session;
+use pingora::protocols::l4::ext::TcpKeepalive;
+use pingora::proxy::Session;
+use pingora::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy, PeerOptions};
+use pingora::{Error, ErrorSource, ErrorType, Result};
 
 use crate::error_response::ProxyError;
 use crate::limits::descriptors::OUT_OF_DESCRIPTORS;

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use cube_route::{RequestRewrite, forwarded_headers};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
-use pingora_core::{Error, ErrorType, OrErr, Result};
-use pingora_http::RequestHeader;
-use pingora_proxy::Session;
+use pingora::http::RequestHeader;
+use pingora::proxy::Session;
+use pingora::{Error, ErrorType, OrErr, Result};
 
 use crate::connection::ip_value;
 use crate::proxy::context::{Context, Destination};

@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cube_resolver::RouteEntry;
 use http::{HeaderValue, header};
-use pingora_cache::storage::{HandleMiss, MissFinishType};
-use pingora_core::{ErrorType, OrErr, Result};
-use pingora_http::ResponseHeader;
+use pingora::cache::storage::{HandleMiss, MissFinishType};
+use pingora::http::ResponseHeader;
+use pingora::{ErrorType, OrErr, Result};
 
 use super::ResponseCache;
 use super::cacheability::{Freshness, Selecting, Storable};

@@ -10,11 +10,11 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use bytes::Bytes;
 use cube_resolver::RouteEntry;
-use pingora_cache::key::CacheKey;
-use pingora_cache::storage::{HandleHit, HitHandler, MissHandler, PurgeOutcome, PurgeTarget, PurgeType};
-use pingora_cache::trace::SpanHandle;
-use pingora_cache::{CacheMeta, Storage};
-use pingora_core::{Error, ErrorType, Result};
+use pingora::cache::key::CacheKey;
+use pingora::cache::storage::{HandleHit, HitHandler, MissHandler, PurgeOutcome, PurgeTarget, PurgeType};
+use pingora::cache::trace::SpanHandle;
+use pingora::cache::{CacheMeta, Storage};
+use pingora::{Error, ErrorType, Result};
 
 use super::ResponseCache;
 use super::miss_handler::{Filling, Plan};
@@ -39,7 +39,7 @@ pub(crate) struct Engine;
 pub(crate) static ENGINE: Engine = Engine;
 
 /// What the engine is to know of an answer: it asks us, not this, how fresh it is.
-pub(crate) fn meta(head: pingora_http::ResponseHeader) -> CacheMeta {
+pub(crate) fn meta(head: pingora::http::ResponseHeader) -> CacheMeta {
     let now = SystemTime::now();
     CacheMeta::new(now, now, 0, 0, head)
 }

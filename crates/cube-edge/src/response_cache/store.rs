@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cube_route::SandboxId;
 use http::HeaderMap;
 use parking_lot::Mutex;
-use pingora_http::ResponseHeader;
+use pingora::http::ResponseHeader;
 use quick_cache::sync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cube_edge::{AdminForwarding, Gateway, OperatorApp, read_head};
-use pingora_core::protocols::l4::stream::Stream as L4Stream;
-use pingora_core::protocols::{GetSocketDigest, SocketDigest, Stream};
+use pingora::protocols::l4::stream::Stream as L4Stream;
+use pingora::protocols::{GetSocketDigest, SocketDigest, Stream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
