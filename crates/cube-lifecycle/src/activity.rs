@@ -13,6 +13,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cube_route::SandboxId;
+use cube_sharded::Sharded;
 use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Moment;
@@ -29,8 +30,7 @@ type Stamps = HashMap<SandboxId, AtomicU64, ahash::RandomState>;
 
 /// Stamps of sandboxes, in shards, so that requests do not meet.
 pub(crate) struct Activity {
-    shards: Box<[RwLock<Stamps>]>,
-    hasher: ahash::RandomState,
+    shards: Sharded<RwLock<Stamps>, SHARDS>,
     per_shard: usize,
     /// The moment of the newest response: a later stamp is above it.
     listed: AtomicU64,
@@ -78,8 +78,7 @@ pub struct LastActive {
 impl Activity {
     pub(crate) fn new(max: usize) -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            hasher: ahash::RandomState::new(),
+            shards: Sharded::default(),
             per_shard: max.div_ceil(SHARDS).max(1),
             listed: AtomicU64::new(0),
             cursors: Cursors::default(),
@@ -88,7 +87,7 @@ impl Activity {
 
     /// Stamps `id`, where its stamp is a second old or more and `alive` still says so.
     pub(crate) fn touch(&self, id: &SandboxId, now: u64, alive: impl FnOnce() -> bool) {
-        let Some(shard) = self.shard(id) else { return };
+        let shard = self.shard(id);
         {
             let stamps = shard.read();
             if let Some(stamp) = stamps.get(id) {
@@ -116,7 +115,7 @@ impl Activity {
     /// is later than `now` was made by a clock that was ahead: it is of now at the latest.
     pub(crate) fn take(&self, id: &SandboxId, stamp: u64, now: u64, alive: impl FnOnce() -> bool) {
         let stamp = stamp.min(now);
-        let Some(shard) = self.shard(id) else { return };
+        let shard = self.shard(id);
         let mut stamps = shard.write();
         if let Some(kept) = stamps.get(id) {
             if stamp > kept.load(Ordering::Relaxed) && alive() {
@@ -164,13 +163,11 @@ impl Activity {
     }
 
     pub(crate) fn knows(&self, id: &SandboxId) -> bool {
-        self.shard(id).is_some_and(|shard| shard.read().contains_key(id))
+        self.shard(id).read().contains_key(id)
     }
 
     pub(crate) fn remove(&self, id: &SandboxId) {
-        if let Some(shard) = self.shard(id) {
-            shard.write().remove(id);
-        }
+        self.shard(id).write().remove(id);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -234,15 +231,14 @@ impl Activity {
     }
 
     fn postpone(&self, id: &SandboxId, stamp: u64) {
-        let Some(shard) = self.shard(id) else { return };
+        let shard = self.shard(id);
         if let Some(kept) = shard.read().get(id) {
             let _ = kept.compare_exchange(stamp, stamp + 1, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    fn shard(&self, id: &SandboxId) -> Option<&RwLock<Stamps>> {
-        let hash = usize::try_from(self.hasher.hash_one(id) >> 32).unwrap_or_default();
-        self.shards.get(hash % SHARDS)
+    fn shard(&self, id: &SandboxId) -> &RwLock<Stamps> {
+        self.shards.of(id.as_str())
     }
 }
 

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use ahash::{AHashMap, RandomState};
+use ahash::AHashMap;
+use cube_sharded::Sharded;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -43,9 +44,8 @@ pub(crate) enum Which {
 pub(crate) struct Table {
     open: AtomicUsize,
     next: AtomicU64,
-    shards: Box<[ConnShard]>,
-    addresses: Box<[AddressShard]>,
-    hasher: RandomState,
+    shards: Sharded<ConnShard, SHARDS>,
+    addresses: Sharded<AddressShard, SHARDS>,
     empty: Notify,
 }
 
@@ -54,9 +54,8 @@ impl Table {
         Arc::new(Self {
             open: AtomicUsize::new(0),
             next: AtomicU64::new(0),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            addresses: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
+            shards: Sharded::default(),
+            addresses: Sharded::default(),
             empty: Notify::new(),
         })
     }
@@ -76,7 +75,7 @@ impl Table {
         let mut place =
             Place { table: self.clone(), key: self.next.fetch_add(1, Ordering::Relaxed), address: None };
         if per_address > 0 {
-            let mut addresses = self.address_shard(address).lock();
+            let mut addresses = self.addresses.of(&address).lock();
             let count = addresses.entry(address).or_insert(0);
             if *count >= per_address {
                 drop(addresses);
@@ -132,16 +131,6 @@ impl Table {
             self.empty.notify_waiters();
         }
     }
-
-    fn address_shard(&self, address: IpAddr) -> &AddressShard {
-        pick(&self.addresses, self.hasher.hash_one(address))
-    }
-}
-
-fn pick<T>(shards: &[T], hash: u64) -> &T {
-    #[expect(clippy::cast_possible_truncation, reason = "only the low bits choose the shard")]
-    #[expect(clippy::indexing_slicing, reason = "the index is taken modulo the length, which is SHARDS")]
-    &shards[hash as usize % SHARDS]
 }
 
 /// One connection's place in the table.
@@ -154,15 +143,15 @@ pub(crate) struct Place {
 impl Place {
     /// Makes the connection known, so that a drain reaches it.
     pub(crate) fn hold(&self, conn: &Arc<Conn>) {
-        pick(&self.table.shards, self.key).lock().insert(self.key, conn.clone());
+        self.table.shards.of(&self.key).lock().insert(self.key, conn.clone());
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        pick(&self.table.shards, self.key).lock().remove(&self.key);
+        self.table.shards.of(&self.key).lock().remove(&self.key);
         if let Some(address) = self.address {
-            let mut addresses = self.table.address_shard(address).lock();
+            let mut addresses = self.table.addresses.of(&address).lock();
             if let Some(count) = addresses.get_mut(&address) {
                 *count -= 1;
                 if *count == 0 {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
-use ahash::{AHashMap, RandomState};
+use ahash::AHashMap;
 use cube_resolver::Generation;
 use cube_route::SandboxId;
+use cube_sharded::Sharded;
 use parking_lot::Mutex;
 
 use crate::connection::{Conn, Kill, Origin};
@@ -80,18 +81,13 @@ impl Live {
 
 /// All requests under way.
 pub(crate) struct ActiveRequests {
-    shards: Box<[Shard]>,
-    hasher: RandomState,
+    shards: Sharded<Shard, SHARDS>,
     watch: Watch,
 }
 
 impl ActiveRequests {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
-            watch: Watch::new(),
-        })
+        Arc::new(Self { shards: Sharded::default(), watch: Watch::new() })
     }
 
     /// Adds a request that `began` then; the error is the limit that it would go over.
@@ -211,9 +207,7 @@ impl ActiveRequests {
     }
 
     fn shard(&self, id: &SandboxId) -> &Shard {
-        #[expect(clippy::cast_possible_truncation, reason = "only the low bits choose the shard")]
-        #[expect(clippy::indexing_slicing, reason = "the index is taken modulo the length, which is SHARDS")]
-        &self.shards[self.hasher.hash_one(id.as_str()) as usize % SHARDS]
+        self.shards.of(id.as_str())
     }
 }
 
