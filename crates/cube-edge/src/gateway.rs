@@ -123,7 +123,7 @@ impl Gateway {
         let app = Arc::new(http_proxy(&conf, SandboxProxy(state.clone())));
         // The response cache is Pingora's, with all that a stored response means for a request.
         let own = parts.own_exchange && state.response_cache.is_none();
-        let exchange = own.then(|| Exchange::new(state.clone(), pool_size));
+        let exchange = own.then(|| Arc::new(Exchange::new(state.clone(), pool_size)));
         let driver = Driver::new(app, exchange, connections, drain, descriptors, metrics, state.clone());
         Ok(Self { state, driver })
     }

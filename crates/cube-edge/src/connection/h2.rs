@@ -306,9 +306,18 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                     let origin = Origin { conn: conn.clone(), kill: Some(kill.clone()) };
                     let (app, shutdown, guard) =
                         (self.app.clone(), shutdown.clone(), streams.enter(kill.clone()));
+                    let session = ServerSession::new_http2(session);
+                    let exchange =
+                        self.exchange.clone().filter(|own| own.takes_stream(session.req_header(), &origin));
+                    let serve = async move {
+                        match exchange {
+                            Some(exchange) => exchange.serve_stream(session).await,
+                            None => drop(app.process_new_http(session, &shutdown).await),
+                        }
+                    };
                     tokio::spawn(ORIGIN.scope(origin, async move {
                         tokio::select! {
-                            _ = app.process_new_http(ServerSession::new_http2(session), &shutdown) => {}
+                            () = serve => {}
                             () = kill.killed() => {}
                             // The engine notices by itself, but where it is stuck.
                             () = async { left.killed().await; sleep(LAST_WORDS).await; } => {}

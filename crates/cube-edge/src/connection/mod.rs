@@ -44,7 +44,7 @@ use connection_table::{Place, Refused, Table, Which};
 use head_watch::HeadLimits;
 pub(crate) use head_watch::is_line_of;
 pub use listener::{BindError, Listener, listen_plain};
-pub(crate) use stream::{ClientStream, poll_fill, poll_out};
+pub(crate) use stream::{Ahead, ClientStream, poll_fill, poll_out};
 use stream::{Socket, Transport};
 pub use tls::{Certificates, NewCertificates};
 
@@ -133,7 +133,7 @@ tokio::task_local! {
 pub struct Driver<A> {
     app: Arc<A>,
     /// What drives plain requests in the engine's place; `None`: nothing does.
-    exchange: Option<Exchange>,
+    exchange: Option<Arc<Exchange>>,
     limits: ArcSwap<ConnectionLimits>,
     table: Arc<Table>,
     drain: Arc<Drain>,
@@ -149,7 +149,7 @@ pub struct Driver<A> {
 impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     pub(crate) fn new(
         app: Arc<A>,
-        exchange: Option<Exchange>,
+        exchange: Option<Arc<Exchange>>,
         limits: ConnectionLimits,
         drain: Arc<Drain>,
         descriptors: Arc<Descriptors>,

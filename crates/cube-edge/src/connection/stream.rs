@@ -72,20 +72,55 @@ fn read_some(tcp: &TcpStream, buf: &mut ReadBuf<'_>) -> io::Result<()> {
     outcome
 }
 
-/// Room for one read; where it was filled, twice as much for the next.
-const READ: usize = 4 * 1024;
-/// The most that one read takes.
-const READ_MOST: usize = 64 * 1024;
+/// The bytes that have come in on one side and were not handed on. What it has room for follows what
+/// comes: little at first, twice as much each time a read has filled it, half as much after one that
+/// left most of it.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    pub(crate) bytes: BytesMut,
+    room: usize,
+}
 
-/// Reads what there is into `buf`; 0 at the end. No room is made before there is something to read.
-pub(crate) fn poll_fill(
-    tcp: &TcpStream,
-    cx: &mut Context<'_>,
-    buf: &mut BytesMut,
-) -> Poll<io::Result<usize>> {
+impl Ahead {
+    /// Room for one read.
+    const LEAST: usize = 4 * 1024;
+    /// The most that one read takes.
+    const MOST: usize = 64 * 1024;
+
+    /// The buffer of a side that is silent goes.
+    pub(crate) fn give_back(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes = BytesMut::new();
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.bytes.capacity() - self.bytes.len() < self.room / 2 {
+            self.bytes.reserve(self.room);
+        }
+    }
+
+    /// A read has brought so many bytes into so much room.
+    fn learn(&mut self, count: usize, room: usize) {
+        if count == room {
+            self.room = (2 * self.room).min(Self::MOST);
+        } else if count < self.room / 4 {
+            self.room = (self.room / 2).max(Self::LEAST);
+        }
+    }
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self { bytes: BytesMut::new(), room: Self::LEAST }
+    }
+}
+
+/// Reads what there is; 0 at the end. No room is made before there is something to read.
+pub(crate) fn poll_fill(tcp: &TcpStream, cx: &mut Context<'_>, ahead: &mut Ahead) -> Poll<io::Result<usize>> {
     loop {
         ready!(tcp.poll_read_ready(cx))?;
-        match fill_some(tcp, buf) {
+        match fill_some(tcp, ahead) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             other => return Poll::Ready(other),
         }
@@ -93,27 +128,22 @@ pub(crate) fn poll_fill(
 }
 
 /// As [`read_some`], for a buffer that grows.
-fn fill_some(tcp: &TcpStream, buf: &mut BytesMut) -> io::Result<usize> {
+fn fill_some(tcp: &TcpStream, ahead: &mut Ahead) -> io::Result<usize> {
     let mut outcome = Err(io::ErrorKind::WouldBlock.into());
     let drained = tcp.try_io(Interest::READABLE, || {
-        make_room(buf);
-        let room = buf.capacity() - buf.len();
-        let read = tcp.try_read_buf(buf);
+        ahead.make_room();
+        let room = ahead.bytes.capacity() - ahead.bytes.len();
+        let read = tcp.try_read_buf(&mut ahead.bytes);
         let drained = matches!(read, Ok(count) if count > 0 && count < room);
+        if let Ok(count) = &read {
+            ahead.learn(*count, room);
+        }
         outcome = read;
         if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     });
     // What it says is said by the outcome already.
     let _: io::Result<()> = drained;
     outcome
-}
-
-/// Room for a read that is as large as what has been read of late: a buffer that was given back begins
-/// small, and one that fills up grows.
-fn make_room(buf: &mut BytesMut) {
-    if buf.capacity() - buf.len() < READ / 2 {
-        buf.reserve((2 * buf.capacity()).clamp(READ, READ_MOST));
-    }
 }
 
 /// Writes what the socket takes of it.
@@ -199,13 +229,13 @@ impl Transport {
         }
     }
 
-    /// Reads what there is into `buf`; 0 at the end.
-    fn poll_fill(&mut self, cx: &mut Context<'_>, buf: &mut BytesMut) -> Poll<io::Result<usize>> {
+    /// Reads what there is; 0 at the end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, ahead: &mut Ahead) -> Poll<io::Result<usize>> {
         match self {
-            Transport::Plain(io) => poll_fill(&io.0, cx, buf),
+            Transport::Plain(io) => poll_fill(&io.0, cx, ahead),
             Transport::Tls(io) => {
                 let came = ready!(Pin::new(io.as_mut()).poll_fill_buf(cx))?;
-                buf.extend_from_slice(came);
+                ahead.bytes.extend_from_slice(came);
                 let count = came.len();
                 Pin::new(io.as_mut()).consume(count);
                 Poll::Ready(Ok(count))
@@ -272,7 +302,7 @@ pub(crate) struct ClientStream {
     body: BodyWatch,
     /// HTTP/1.1: read, and not handed on yet, since it belongs to what comes after the head or the
     /// body under way.
-    ahead: BytesMut,
+    ahead: Ahead,
     /// HTTP/2 only.
     frames: Option<Box<Frames>>,
 }
@@ -342,7 +372,7 @@ impl ClientStream {
             begun: false,
             head: HeadWatch::new(limits),
             body: BodyWatch::new(Framing::Length(0)),
-            ahead: BytesMut::new(),
+            ahead: Ahead::default(),
             frames: None,
         }
     }
@@ -376,11 +406,11 @@ impl ClientStream {
         self.head.restart();
         self.body = BodyWatch::new(Framing::Length(0));
         // What is no line is left, to be refused when it is read.
-        if let Some(empty) = self.head.empty_lines(&self.ahead) {
-            self.ahead.advance(empty);
+        if let Some(empty) = self.head.empty_lines(&self.ahead.bytes) {
+            self.ahead.bytes.advance(empty);
         }
-        if self.ahead.is_empty() {
-            self.ahead = BytesMut::new();
+        if self.ahead.bytes.is_empty() {
+            self.ahead.give_back();
             self.conn.set_phase(Phase::Idle);
             return true;
         }
@@ -418,14 +448,14 @@ impl ClientStream {
 
     /// Looks at what has come in of a head since the last time; its length where it is whole.
     fn look(&mut self, cx: &mut Context<'_>, looked: &mut usize) -> io::Result<Option<usize>> {
-        let mut ahead = std::mem::take(&mut self.ahead);
+        let mut ahead = std::mem::take(&mut self.ahead.bytes);
         let Some(empty) = self.head.empty_lines(ahead.get(*looked..).unwrap_or_default()) else {
             return Err(self.refuse(cx, 400));
         };
         ahead.advance(empty);
         let came = ahead.get(*looked..).unwrap_or_default();
         if came.is_empty() {
-            self.ahead = ahead;
+            self.ahead.bytes = ahead;
             return Ok(None);
         }
         let phase = self.conn.phase();
@@ -444,7 +474,7 @@ impl ClientStream {
             self.conn.note_odd_line(line);
         }
         *looked += part.len();
-        self.ahead = ahead;
+        self.ahead.bytes = ahead;
         if let Some(status) = self.head.over() {
             return Err(self.refuse(cx, status));
         }
@@ -464,13 +494,13 @@ impl ClientStream {
 
     /// The bytes of a whole head, still in their place.
     pub(super) fn peek_head(&self, length: usize) -> Bytes {
-        Bytes::copy_from_slice(self.ahead.get(..length).unwrap_or_default())
+        Bytes::copy_from_slice(self.ahead.bytes.get(..length).unwrap_or_default())
     }
 
     /// Takes a whole head away: what follows is its body.
     pub(super) fn take_head(&mut self, length: usize) {
         self.timer = None;
-        self.ahead.advance(length);
+        self.ahead.bytes.advance(length);
         self.conn.note_head_given(length);
     }
 
@@ -484,7 +514,7 @@ impl ClientStream {
     }
 
     /// What has come in and was not handed on.
-    pub(crate) fn ahead(&mut self) -> &mut BytesMut {
+    pub(crate) fn ahead(&mut self) -> &mut Ahead {
         &mut self.ahead
     }
 
@@ -606,8 +636,8 @@ impl ClientStream {
         buf: &mut ReadBuf<'_>,
         part: impl FnOnce(&mut Self, &[u8]) -> Result<Range<usize>, E>,
     ) -> Poll<io::Result<Result<usize, E>>> {
-        if !self.ahead.is_empty() {
-            let mut ahead = std::mem::take(&mut self.ahead);
+        if !self.ahead.bytes.is_empty() {
+            let mut ahead = std::mem::take(&mut self.ahead.bytes);
             let came = ahead.len().min(buf.remaining());
             let part = match part(self, ahead.get(..came).unwrap_or_default()) {
                 Ok(part) => part,
@@ -617,7 +647,7 @@ impl ClientStream {
             buf.put_slice(ahead.get(part).unwrap_or_default());
             ahead.advance(end);
             if !ahead.is_empty() {
-                self.ahead = ahead;
+                self.ahead.bytes = ahead;
             }
             return Poll::Ready(Ok(Ok(came)));
         }
@@ -632,7 +662,7 @@ impl ClientStream {
             Ok(part) => part,
             Err(error) => return Poll::Ready(Ok(Err(error))),
         };
-        self.ahead.extend_from_slice(bytes.get(part.end..).unwrap_or_default());
+        self.ahead.bytes.extend_from_slice(bytes.get(part.end..).unwrap_or_default());
         let count = part.len();
         if part.start > 0 {
             buf.filled_mut().copy_within(before + part.start..before + part.end, before);
@@ -673,7 +703,7 @@ impl ClientStream {
     /// next request's: it is kept, and no more is read for now; that the client has left meanwhile, the
     /// sweep notices.
     fn poll_behind(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.ahead.is_empty() {
+        if self.ahead.bytes.is_empty() {
             let came = ready!(self.poll_part(cx, buf, |_, _| Ok::<_, Infallible>(0..0)))?;
             if came == Ok(0) {
                 return Poll::Ready(Ok(()));

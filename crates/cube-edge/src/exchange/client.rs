@@ -47,7 +47,7 @@ impl Client {
     /// Takes a piece of the request's body out of what has come in.
     pub(super) fn next_piece(&mut self) -> Result<Option<(Bytes, bool)>> {
         self.body
-            .next(self.stream.ahead())
+            .next(&mut self.stream.ahead().bytes)
             .map_err(|_| Error::explain(ErrorType::InvalidHTTPHeader, "the chunks of a request").into_down())
     }
 

@@ -1,17 +1,19 @@
-//! Requests whose both sides are plain HTTP/1.1, driven by us: the hooks of `ProxyHttp` in the order in
+//! Requests whose upstream is plain HTTP/1.1, driven by us: the hooks of `ProxyHttp` in the order in
 //! which Pingora's own proxy calls them, and the bytes in between (docs/architecture.md, "The exchange").
 //!
-//! A request is one task with one timer. [`relay`] moves the bytes, [`client`] and [`upstream`] are its
-//! two sides, [`pool`] keeps connections for further requests. What is not for the exchange (heads that
+//! A request is one task with one timer. [`relay`] moves the bytes ([`h2_relay`] for HTTP/2 clients),
+//! [`client`] and [`side`] are its two sides, [`pool`] keeps connections for further requests. What is not for the exchange (heads that
 //! leave something in doubt, the control plane, a process with a response cache) goes to Pingora's
 //! proxy, request by request, on the same connection.
 
 mod body;
 mod client;
+mod h2_relay;
 mod head;
 mod out;
 mod pool;
 mod relay;
+mod side;
 mod upstream;
 
 use std::future::poll_fn;
@@ -19,24 +21,27 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderValue, StatusCode, Version, header};
-use pingora::http::ResponseHeader;
-use pingora::protocols::http::ServerSession;
+use http::{HeaderValue, Method, StatusCode, Version, header};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::{HttpTask, ServerSession};
 use pingora::proxy::{ProxyHttp, Session};
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, Result};
 
-use crate::connection::{ClientStream, ORIGIN, Origin};
+use crate::connection::{ClientStream, ListenerProtocol, ORIGIN, Origin};
 use crate::proxy::context::Context;
 use crate::proxy::hooks::SandboxProxy;
+use crate::proxy::media_type::is_grpc;
 use crate::proxy::state::ProxyState;
 use client::{Down, flush};
+use h2_relay::H2Relay;
 pub(crate) use head::Request;
-use head::{content_length, is_chunked, put_request, without_body};
+use head::{Response, content_length, is_chunked, put_request, without_body};
 use out::Framing;
 pub(crate) use out::Out;
 use pool::Pool;
-use relay::{Event, Relay};
+use relay::Relay;
+use side::{Event, Side};
 use upstream::Upstream;
 
 /// Drives requests.
@@ -51,10 +56,21 @@ impl Exchange {
         Self { proxy: SandboxProxy(state), pool: Pool::new(pool_size) }
     }
 
-    /// Whether it takes requests with this Host: those for sandboxes.
+    /// Whether it takes a request of an HTTP/1.1 client: those for sandboxes.
     pub(crate) fn takes(&self, request: &Request) -> bool {
-        let host = request.head.headers.get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
-        !self.proxy.0.names_control_plane(host)
+        self.takes_host(&request.head)
+    }
+
+    /// Whether it takes a request of an HTTP/2 client: those whose upstream speaks HTTP/1.1.
+    pub(crate) fn takes_stream(&self, request: &RequestHeader, origin: &Origin) -> bool {
+        let grpc = origin.conn.protocol == ListenerProtocol::Grpc || is_grpc(&request.headers);
+        !grpc && request.method != Method::CONNECT && self.takes_host(request)
+    }
+
+    fn takes_host(&self, request: &RequestHeader) -> bool {
+        let authority = request.uri.authority().map(|authority| authority.as_str().as_bytes());
+        let host = request.headers.get(header::HOST).map(HeaderValue::as_bytes);
+        [authority, host].into_iter().flatten().all(|host| !self.proxy.0.names_control_plane(host))
     }
 
     /// Looks after the idle connections.
@@ -76,7 +92,7 @@ impl Exchange {
         let (down, client) = Down::new(stream, request, self.proxy.0.drain.clone(), last);
         let mut session = Session::new_h1(Box::new(std::io::Cursor::new(Vec::new())));
         *session.downstream_session = ServerSession::new_custom(Box::new(down));
-        let failed = self.phases(&mut session, &mut ctx, &client).await.err();
+        let failed = self.phases(&mut session, &mut ctx, &From::H1(&client)).await.err();
         if let Some(error) = &failed {
             client.lock().closes = true;
             self.proxy.fail_to_proxy(&mut session, error, &mut ctx).await;
@@ -103,13 +119,24 @@ impl Exchange {
         }
     }
 
+    /// Serves one stream of an HTTP/2 connection, whose head is in.
+    pub(crate) async fn serve_stream(&self, stream: ServerSession) {
+        let mut ctx = self.proxy.new_ctx();
+        let mut session = Session::new_h1(Box::new(std::io::Cursor::new(Vec::new())));
+        *session.downstream_session = stream;
+        let failed = self.phases(&mut session, &mut ctx, &From::H2).await.err();
+        if let Some(error) = &failed {
+            self.proxy.fail_to_proxy(&mut session, error, &mut ctx).await;
+        }
+        self.proxy.logging(&mut session, failed.as_deref(), &mut ctx).await;
+        if failed.is_none() {
+            // An error says that the client has left meanwhile.
+            let _ = session.downstream_session.finish_body().await;
+        }
+    }
+
     /// Everything between the head of the request and its line in the log.
-    async fn phases(
-        &self,
-        session: &mut Session,
-        ctx: &mut Box<Context>,
-        client: &client::Shared,
-    ) -> Result<()> {
+    async fn phases(&self, session: &mut Session, ctx: &mut Box<Context>, from: &From<'_>) -> Result<()> {
         let proxy = &self.proxy;
         proxy.early_request_filter(session, ctx).await?;
         if proxy.request_filter(session, ctx).await? {
@@ -120,7 +147,7 @@ impl Exchange {
             return Ok(());
         }
         loop {
-            match self.attempt(session, ctx, client).await {
+            match self.attempt(session, ctx, from).await {
                 Ok(()) => return Ok(()),
                 Err(error) if error.retry() => {}
                 Err(error) => return Err(error),
@@ -129,12 +156,7 @@ impl Exchange {
     }
 
     /// One attempt at an upstream.
-    async fn attempt(
-        &self,
-        session: &mut Session,
-        ctx: &mut Box<Context>,
-        client: &client::Shared,
-    ) -> Result<()> {
+    async fn attempt(&self, session: &mut Session, ctx: &mut Box<Context>, from: &From<'_>) -> Result<()> {
         let proxy = &self.proxy;
         let peer = proxy.upstream_peer(session, ctx).await?;
         let mut up = match Upstream::get(&self.pool, &peer).await {
@@ -144,7 +166,7 @@ impl Exchange {
                 return Err(proxy.fail_to_connect(session, &peer, ctx, error).into_up());
             }
         };
-        match self.exchange(session, ctx, client, &mut up, &peer).await {
+        match self.exchange(session, ctx, from, &mut up, &peer).await {
             Ok(reusable) => {
                 if reusable {
                     self.pool.put(up.key, up.tcp, peer.idle_timeout().unwrap_or_default());
@@ -160,7 +182,7 @@ impl Exchange {
         &self,
         session: &mut Session,
         ctx: &mut Box<Context>,
-        client: &client::Shared,
+        from: &From<'_>,
         up: &mut Upstream,
         peer: &HttpPeer,
     ) -> Result<bool> {
@@ -176,7 +198,7 @@ impl Exchange {
         if !empty && !says_length {
             head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
         }
-        let mut framing = if is_chunked(&head.headers) {
+        let framing = if is_chunked(&head.headers) {
             Framing::Chunked
         } else {
             Framing::Length(content_length(&head.headers).unwrap_or(0))
@@ -185,15 +207,27 @@ impl Exchange {
         if empty {
             proxy.request_body_filter(session, &mut None, true, ctx).await?;
         }
-        let mut relay = Relay::new(client, up, head.method.clone(), peer.options.read_timeout);
+        let side = Side::new(up, head.method.clone(), peer.options.read_timeout);
         drop(head);
+        match from {
+            From::H1(client) => self.relay(session, ctx, Relay::new(client, side), framing).await,
+            From::H2 => self.relay_stream(session, ctx, H2Relay::new(side, empty), framing).await,
+        }
+    }
+
+    /// The rest of an exchange with an HTTP/1.1 client.
+    async fn relay(
+        &self,
+        session: &mut Session,
+        ctx: &mut Box<Context>,
+        mut relay: Relay<'_>,
+        mut framing: Framing,
+    ) -> Result<bool> {
+        let proxy = &self.proxy;
         loop {
             match relay.next().await? {
                 Event::Head(response) => {
-                    let mut head = response.head;
-                    proxy.upstream_response_filter(session, &mut head, ctx).await?;
-                    frame(session, &mut head)?;
-                    proxy.response_filter(session, &mut head, ctx).await?;
+                    let head = self.filter_head(session, ctx, response).await?;
                     let switches = head.status == StatusCode::SWITCHING_PROTOCOLS;
                     session.downstream_session.write_response_header(head).await?;
                     if switches {
@@ -205,17 +239,71 @@ impl Exchange {
                     let mut piece = Some(piece);
                     proxy.upstream_response_body_filter(session, &mut piece, end, ctx)?;
                     proxy.response_body_filter(session, &mut piece, end, ctx)?;
-                    client.lock().put_body(piece.unwrap_or_default(), end);
+                    relay.put_body(piece.unwrap_or_default(), end);
                 }
                 Event::Up(piece, end) => {
                     let mut piece = Some(piece);
                     proxy.request_body_filter(session, &mut piece, end, ctx).await?;
-                    relay.up.out.body(piece.unwrap_or_default(), end, &mut framing);
+                    relay.side.up.out.body(piece.unwrap_or_default(), end, &mut framing);
                 }
                 Event::Over => return Ok(relay.is_reusable()),
             }
         }
     }
+
+    /// The rest of an exchange with an HTTP/2 client, which gets no interim responses.
+    async fn relay_stream(
+        &self,
+        session: &mut Session,
+        ctx: &mut Box<Context>,
+        mut relay: H2Relay<'_>,
+        mut framing: Framing,
+    ) -> Result<bool> {
+        let proxy = &self.proxy;
+        loop {
+            match relay.next(session).await? {
+                Event::Head(response) => {
+                    let head = self.filter_head(session, ctx, response).await?;
+                    if !head.status.is_informational() {
+                        let end = relay.side.is_over();
+                        relay.send(session, HttpTask::Header(head, end)).await?;
+                    }
+                }
+                Event::Down(piece, end) => {
+                    let mut piece = Some(piece);
+                    proxy.upstream_response_body_filter(session, &mut piece, end, ctx)?;
+                    proxy.response_body_filter(session, &mut piece, end, ctx)?;
+                    relay.send(session, H2Relay::body(piece, end)).await?;
+                }
+                Event::Up(piece, end) => {
+                    let mut piece = Some(piece);
+                    proxy.request_body_filter(session, &mut piece, end, ctx).await?;
+                    relay.side.up.out.body(piece.unwrap_or_default(), end, &mut framing);
+                }
+                Event::Over => return Ok(relay.side.is_reusable()),
+            }
+        }
+    }
+
+    /// A head of the upstream's as the client gets it.
+    async fn filter_head(
+        &self,
+        session: &mut Session,
+        ctx: &mut Box<Context>,
+        response: Response,
+    ) -> Result<Box<ResponseHeader>> {
+        let mut head = response.head;
+        self.proxy.upstream_response_filter(session, &mut head, ctx).await?;
+        frame(session, &mut head)?;
+        self.proxy.response_filter(session, &mut head, ctx).await?;
+        Ok(head)
+    }
+}
+
+/// Whose request it is.
+enum From<'a> {
+    H1(&'a client::Shared),
+    H2,
 }
 
 /// A response that says no length is sent in chunks, so that the client's connection outlives it.

@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
-use bytes::BytesMut;
 use pingora::protocols::l4::ext::TcpKeepalive;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, ErrorType, OrErr, Result};
@@ -13,7 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::out::Out;
 use super::pool::{Key, Pool};
-use crate::connection::{poll_fill, poll_out};
+use crate::connection::{Ahead, poll_fill, poll_out};
 
 /// A connection while a request has it.
 pub(super) struct Upstream {
@@ -22,7 +21,7 @@ pub(super) struct Upstream {
     /// It has served another request before.
     pub(super) reused: bool,
     /// What has come in and was not handed on.
-    pub(super) ahead: BytesMut,
+    pub(super) ahead: Ahead,
     pub(super) out: Out,
 }
 
@@ -39,7 +38,7 @@ impl Upstream {
             Some(tcp) => tcp,
             None => connect(peer, address).await?,
         };
-        Ok(Self { tcp, key, reused, ahead: BytesMut::new(), out: Out::default() })
+        Ok(Self { tcp, key, reused, ahead: Ahead::default(), out: Out::default() })
     }
 
     /// Reads what there is; 0 at the end.
