@@ -1,4 +1,4 @@
-//! Everything of one running proxy, put together: what knows about sandboxes, the engine, the
+//! Everything of one running proxy, put together: what knows about sandboxes, Pingora, the
 //! driver.
 
 use std::sync::{Arc, OnceLock};
@@ -10,6 +10,7 @@ use cube_lifecycle::{Lifecycle, LifecycleHooks};
 use cube_metadata::{MetadataStore, Snapshot, SnapshotObserver};
 use cube_resolver::{Resolver, Revocation};
 use cube_route::SandboxId;
+use cube_settings::Secret;
 use pingora::proxy::{HttpProxy, http_proxy};
 use pingora::server::configuration::ServerConf;
 use prometheus::Registry;
@@ -17,12 +18,12 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::access_log::{self, AccessLog};
-use crate::admin::{AdminForwarding, ExplainQuery, Explanation};
+use crate::admin::{AdminApi, AdminForwarding, ExplainQuery, Explanation, MetricsApp, Readiness};
 use crate::connection::{CertificateError, CertificateFiles, Certificates, Driver};
 use crate::drain::Drain;
 use crate::error::EdgeError;
 use crate::exchange::Exchange;
-use crate::limits::active_requests::{ActiveRequests, Ended};
+use crate::limits::active_requests::{ActiveRequests, EndReason};
 use crate::limits::descriptors::Descriptors;
 use crate::limits::rate_limit::RateLimit;
 use crate::metrics::EdgeMetrics;
@@ -99,7 +100,7 @@ impl Gateway {
             resolver,
             lifecycle,
             breaker,
-            live,
+            active_requests: live,
             control_plane,
             response_cache,
             drain: drain.clone(),
@@ -113,7 +114,7 @@ impl Gateway {
         });
         let pool_size = descriptors.idle_upstreams(parts.pool_size);
         let conf = Arc::new(ServerConf {
-            // The engine keeps as many idle connections as the product of the two.
+            // Pingora keeps as many idle connections as the product of the two.
             threads: 1,
             upstream_keepalive_pool_size: pool_size,
             // Counts attempts. Ours are counted in retry.rs, where they have a reason each.
@@ -146,6 +147,24 @@ impl Gateway {
         &self.state
     }
 
+    /// The admin API. `token` is `admin.token`; without one only loopback peers are served.
+    #[must_use]
+    pub fn admin_api(&self, readiness: Arc<Readiness>, token: Option<Secret>) -> AdminApi {
+        AdminApi::new(self.state.clone(), readiness, token)
+    }
+
+    /// The admin API for requests that a draining process passes on ([`AdminApi::forwarded`]).
+    #[must_use]
+    pub fn forwarded_admin_api(&self, readiness: Arc<Readiness>) -> AdminApi {
+        AdminApi::for_forwarded(self.state.clone(), readiness)
+    }
+
+    /// What the metrics listener serves.
+    #[must_use]
+    pub fn metrics_app(&self, readiness: Arc<Readiness>) -> MetricsApp {
+        MetricsApp::new(self.state.clone(), readiness)
+    }
+
     /// How `question` would be routed and answered, step by step, with what this process knows;
     /// nothing is woken, held, counted or stamped. JSON: `{"steps": [{"step", "ok", "says", ..}],
     /// "answer": {"by", "says", ..}}`; no token is in it.
@@ -162,7 +181,7 @@ impl Gateway {
     /// After the drain has begun to close: waits for the connections to end by themselves, and ends
     /// what is left when its time is over.
     pub async fn finish(&self) {
-        self.driver.finish(|| self.state.live.end_all(Ended::Drained)).await;
+        self.driver.finish(|| self.state.active_requests.end_all(EndReason::Drained)).await;
     }
 
     /// Reads the certificates of a TLS listener; their end is told in this proxy's metrics.
@@ -194,7 +213,7 @@ impl Gateway {
     /// How this process stands.
     #[must_use]
     pub fn standing(&self) -> ProcessStanding {
-        let ProxyState { processes, lifecycle, metrics, live, .. } = &*self.state;
+        let ProxyState { processes, lifecycle, metrics, active_requests, .. } = &*self.state;
         let since = |began: Instant| {
             let passed = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
             lifecycle.steady_ms().saturating_sub(passed)
@@ -202,7 +221,7 @@ impl Gateway {
         ProcessStanding {
             streams: Some(metrics.under_way()),
             connections: u64::try_from(self.driver.open()).ok(),
-            oldest: live.oldest().map(since),
+            oldest: active_requests.oldest().map(since),
             ..processes.own_standing()
         }
     }
@@ -270,14 +289,14 @@ impl Gateway {
 async fn end_revoked(state: Arc<ProxyState>, mut revocations: Receiver<Revocation>) {
     loop {
         match revocations.recv().await {
-            Ok(revoked) => state.live.end(&revoked.id, Ended::Revoked, Some(revoked.before)),
+            Ok(revoked) => state.active_requests.end(&revoked.id, EndReason::Revoked, Some(revoked.before)),
             Err(RecvError::Lagged(missed)) => {
                 tracing::warn!(missed, "revocations came faster than they were followed; looking at all");
-                for id in state.live.ids() {
+                for id in state.active_requests.ids() {
                     // What is not known any more is read by the next request; only a life that is
                     // known to be over ends its requests.
                     if let Some(known) = state.resolver.inspect(id.as_str()) {
-                        state.live.end(&id, Ended::Revoked, Some(known.entry.generation));
+                        state.active_requests.end(&id, EndReason::Revoked, Some(known.entry.generation));
                     }
                 }
             }
@@ -303,7 +322,7 @@ impl LifecycleHooks for SandboxHooks {
         if let Some(resolver) = self.resolver.get() {
             resolver.advance(id);
         }
-        self.live.end(id, Ended::Killed, None);
+        self.live.end(id, EndReason::Killed, None);
     }
 
     fn forgotten(&self, id: &SandboxId) -> bool {
@@ -311,7 +330,7 @@ impl LifecycleHooks for SandboxHooks {
     }
 }
 
-/// What was read of a sandbox reaches its state, and that it holds no more its stored answers.
+/// What was read of a sandbox reaches its state, and that it holds no more its stored responses.
 struct Observer {
     lifecycle: Arc<Lifecycle>,
     live: Arc<ActiveRequests>,

@@ -24,7 +24,7 @@ pub use access_log::{
 };
 pub use admin::{
     AdminApi, AdminApp, AdminForwarding, DrainerCommand, ExplainQuery, ExplainQueryError, ForwardedRequest,
-    MetricsApp, OperatorApp, Push, Readiness, UnderWay, read_head,
+    MetricsApp, OperatorApp, Push, Readiness, UnderWay, admin_routes, read_head,
 };
 pub use connection::{
     BindError, Certificate, CertificateError, CertificateFiles, Certificates, ConnectionLimits, Driver,

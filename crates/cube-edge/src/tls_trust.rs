@@ -36,7 +36,7 @@ impl TlsTrust {
         let mut all = Vec::new();
         for der in CertificateDer::pem_slice_iter(&pem) {
             let der = der.map_err(|error| broken(error.to_string()))?;
-            // What the engine does with it for each connection, where an error would be late.
+            // What Pingora does with it for each connection, where an error would be late.
             RootCertStore::empty().add(der.clone()).map_err(|error| broken(error.to_string()))?;
             X509Certificate::from_der(&der).map_err(|error| broken(error.to_string()))?;
             all.push(WrappedX509::new(der.to_vec(), parse_x509));
@@ -47,7 +47,7 @@ impl TlsTrust {
         Ok(Self(Some(all.into())))
     }
 
-    /// For the engine; `None`: what it loaded from the system.
+    /// For Pingora; `None`: what it loaded from the system.
     pub(crate) fn authorities(&self) -> Option<Arc<CaType>> {
         self.0.clone()
     }

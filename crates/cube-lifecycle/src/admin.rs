@@ -47,9 +47,60 @@ impl Upsert {
     }
 }
 
+/// One route of the admin API that is about lifecycles.
+pub struct LifecycleRoute {
+    /// Its method.
+    pub method: Method,
+    /// Its path.
+    pub path: &'static str,
+    /// From query and body to the body of the 200, or the text of the 400.
+    handle: fn(&Lifecycle, Option<&str>, &[u8]) -> Result<String, String>,
+}
+
+/// All of them.
+pub const LIFECYCLE_ROUTES: &[LifecycleRoute] = &[
+    LifecycleRoute {
+        method: Method::POST,
+        path: "/admin/meta/upsert",
+        handle: |lifecycle, _, body| {
+            lifecycle.upsert(&Upsert::parse(body)?);
+            Ok(json!({"ok": true}).to_string())
+        },
+    },
+    LifecycleRoute {
+        method: Method::POST,
+        path: "/admin/meta/delete",
+        handle: |lifecycle, _, body| {
+            let deleted = u8::from(lifecycle.delete(&object(body)?.0));
+            Ok(json!({"ok": true, "backend_cache_deleted": deleted}).to_string())
+        },
+    },
+    LifecycleRoute {
+        method: Method::POST,
+        path: "/admin/backend_cache/delete",
+        handle: |lifecycle, _, body| {
+            let deleted = u8::from(lifecycle.forget_route(&object(body)?.0));
+            Ok(json!({"ok": true, "deleted": deleted}).to_string())
+        },
+    },
+    LifecycleRoute {
+        method: Method::POST,
+        path: "/admin/state",
+        handle: |lifecycle, _, body| {
+            let (id, state) = state(body)?;
+            lifecycle.push_state(&id, state);
+            Ok(json!({"ok": true}).to_string())
+        },
+    },
+    LifecycleRoute {
+        method: Method::GET,
+        path: "/admin/last_active",
+        handle: |lifecycle, query, _| Ok(lifecycle.last_active(since(query)?).to_json()),
+    },
+];
+
 impl Lifecycle {
-    /// Handles `/admin/meta/upsert`, `/admin/meta/delete`, `/admin/backend_cache/delete`,
-    /// `/admin/state` and `/admin/last_active`. `None`: not one of them, or not with that method.
+    /// Handles what [`LIFECYCLE_ROUTES`] lists. `None`: not one of them, or not with that method.
     pub fn admin(
         &self,
         method: &Method,
@@ -57,29 +108,8 @@ impl Lifecycle {
         query: Option<&str>,
         body: &[u8],
     ) -> Option<LifecycleResponse> {
-        let response = match (method, path) {
-            (&Method::POST, "/admin/meta/upsert") => Upsert::parse(body).map(|upsert| {
-                self.upsert(&upsert);
-                json!({"ok": true}).to_string()
-            }),
-            (&Method::POST, "/admin/meta/delete") => object(body).map(|(id, _)| {
-                let deleted = u8::from(self.delete(&id));
-                json!({"ok": true, "backend_cache_deleted": deleted}).to_string()
-            }),
-            (&Method::POST, "/admin/backend_cache/delete") => object(body).map(|(id, _)| {
-                let deleted = u8::from(self.forget_route(&id));
-                json!({"ok": true, "deleted": deleted}).to_string()
-            }),
-            (&Method::POST, "/admin/state") => state(body).map(|(id, state)| {
-                self.push_state(&id, state);
-                json!({"ok": true}).to_string()
-            }),
-            (&Method::GET, "/admin/last_active") => {
-                since(query).map(|since| self.last_active(since).to_json())
-            }
-            _ => return None,
-        };
-        Some(match response {
+        let route = LIFECYCLE_ROUTES.iter().find(|route| route.method == *method && route.path == path)?;
+        Some(match (route.handle)(self, query, body) {
             Ok(body) => LifecycleResponse { status: StatusCode::OK, body: body.into() },
             Err(text) => LifecycleResponse {
                 status: StatusCode::BAD_REQUEST,

@@ -20,7 +20,7 @@ mod settings;
 mod state_table;
 
 pub use activity::LastActive;
-pub use admin::{LifecycleResponse, Upsert};
+pub use admin::{LIFECYCLE_ROUTES, LifecycleResponse, LifecycleRoute, Upsert};
 pub use gate::{GateForecast, GateRefusal, GateVerdict, HoldOutcome};
 pub use handover::{ListingCursors, StateRow};
 pub use lifecycle::{Lifecycle, LifecycleHooks};

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cube_edge::{
-    AccessLogSettings, AdminApi, AdminApp, Certificates, Gateway, Listener, ListenerProtocol, MetricsApp,
-    Parts, Readiness,
+    AccessLogSettings, AdminApp, Certificates, Gateway, Listener, ListenerProtocol, MetricsApp, Parts,
+    Readiness,
 };
 use cube_metadata::MetadataStore;
 use prometheus::Registry;
@@ -173,7 +173,7 @@ async fn run(
             managed: manager.is_there(),
             limit: Box::new(move || live.running().drain.upgrade_timeout),
         };
-        let admin = Arc::new(AdminApi::for_forwarded(&gateway, readiness.clone()));
+        let admin = Arc::new(gateway.forwarded_admin_api(readiness.clone()));
         let incumbent = Incumbent::new(settings, gateway.clone(), admin, handles);
         beside.spawn(incumbent.clone().serve(Presence::new(run_dir, socket)));
         incumbent
@@ -391,7 +391,7 @@ fn bind_plain(
     };
     if let Some(address) = listen.admin {
         let token = config.admin.token.clone();
-        let app = AdminApp::new(AdminApi::new(gateway, readiness.clone(), token));
+        let app = AdminApp::new(gateway.admin_api(readiness.clone(), token));
         let socket = inherited.take(address);
         add(
             "listen.admin",
@@ -400,7 +400,7 @@ fn bind_plain(
         );
     }
     if let Some(address) = listen.metrics {
-        let app = MetricsApp::new(gateway, readiness.clone());
+        let app = gateway.metrics_app(readiness.clone());
         let socket = inherited.take(address);
         add(
             "listen.metrics",

@@ -7,50 +7,28 @@
 //! - `text`: a text of the request, of the field's own name in [`Texts`], copied into the queue's buffer;
 //! - `text`, `plain` or `number`, `from |line| ...`: made of [`LineParts`] by the thread that writes.
 
-use std::net::IpAddr;
-use std::time::{Duration, SystemTime};
-
 use cube_route::Port;
 
 use super::encode::{List, Put};
-use super::record::Record;
-use crate::error_response::Reason;
-use crate::retcode::Retcode;
-
-/// What one line says beside its texts and its attempts.
-#[derive(Debug, Clone)]
-pub struct LineValues {
-    /// When the request ended.
-    pub time: SystemTime,
-    /// The local address, without port.
-    pub server_addr: Option<IpAddr>,
-    /// `HTTP/1.0`, `HTTP/1.1` or `HTTP/2.0`.
-    pub protocol: Option<&'static str>,
-    /// The status on the wire; `None` where no response began.
-    pub status: Option<u16>,
-    /// Bytes of the response body.
-    pub body_bytes_sent: u64,
-    /// From the first byte of the head to the end.
-    pub took: Duration,
-    /// The number of this request on its connection, from 1.
-    pub connection_requests: u64,
-    /// The return code, unmasked.
-    pub retcode: Retcode,
-    /// The container port that the request names.
-    pub port: Option<Port>,
-    /// Why the request ended as it did.
-    pub reason: Reason,
-}
+use super::values::{LineValues, UpstreamTry};
 
 /// What the thread that writes has at hand for one line.
 pub(super) struct LineParts<'a> {
-    pub(super) record: &'a Record,
+    pub(super) values: &'a LineValues,
+    /// The attempts that the line lists.
+    pub(super) upstreams: &'a [Option<UpstreamTry>],
     /// Texts, redacted.
     pub(super) texts: Texts<'a>,
     /// The query, cut from the request target after that was redacted.
     pub(super) args: &'a [u8],
     /// [`LineValues::time`] as text.
     pub(super) time: &'a str,
+}
+
+impl LineParts<'_> {
+    fn tries(&self) -> impl Iterator<Item = &UpstreamTry> + Clone {
+        self.upstreams.iter().flatten()
+    }
 }
 
 /// A line under construction, in one of the formats.
@@ -128,7 +106,7 @@ fields! {
     x_real_ip: text;
     /// `X-Forwarded-For`, as the sandbox sees it.
     x_forwarded_for: text;
-    server_addr: plain from |line| line.record.values.server_addr;
+    server_addr: plain from |line| line.values.server_addr;
     /// `X-Forwarded-Proto`, as the sandbox sees it.
     x_forwarded_proto: text;
     /// The method.
@@ -136,28 +114,28 @@ fields! {
     /// The target as the client sent it, query included; `args` is cut from it.
     request_uri: text;
     args: text from |line| line.args;
-    protocol: plain from |line| line.record.values.protocol;
+    protocol: plain from |line| line.values.protocol;
     /// The path that went upstream.
     uri: text;
-    status: number from |line| line.record.values.status;
-    body_bytes_sent: number from |line| Some(line.record.values.body_bytes_sent);
-    request_time: number from |line| Some(line.record.values.took);
-    connection_requests: number from |line| Some(line.record.values.connection_requests);
-    upstream_addr: plain from |line| list(line.record.tries().map(|attempt| Some(attempt.address)));
-    upstream_status: plain from |line| list(line.record.tries().map(|attempt| attempt.status));
-    upstream_response_time: plain from |line| list(line.record.tries().map(|attempt| attempt.took));
+    status: number from |line| line.values.status;
+    body_bytes_sent: number from |line| Some(line.values.body_bytes_sent);
+    request_time: number from |line| Some(line.values.took);
+    connection_requests: number from |line| Some(line.values.connection_requests);
+    upstream_addr: plain from |line| list(line.tries().map(|attempt| Some(attempt.address)));
+    upstream_status: plain from |line| list(line.tries().map(|attempt| attempt.status));
+    upstream_response_time: plain from |line| list(line.tries().map(|attempt| attempt.took));
     /// `User-Agent`.
     user_agent: text;
     /// `X-Cube-Request-Id`, the one that the response carries.
     x_cube_request_id: text;
     /// `X-Cube-Instance-Id`, as the client sent it.
     x_cube_instance_id: text;
-    backend_ip: plain from |line| line.record.tries().last().map(|attempt| attempt.address.ip());
-    retcode: number from |line| Some(line.record.values.retcode.code());
+    backend_ip: plain from |line| line.tries().last().map(|attempt| attempt.address.ip());
+    retcode: number from |line| Some(line.values.retcode.code());
     /// The sandbox id that the request names.
     sandbox_id: text;
-    container_port: number from |line| line.record.values.port.map(Port::get);
-    reason: plain from |line| Some(line.record.values.reason.as_str());
+    container_port: number from |line| line.values.port.map(Port::get);
+    reason: plain from |line| Some(line.values.reason.as_str());
 }
 
 /// The values of several attempts; none where no attempt has one.

@@ -6,11 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::{Local, TimeZone};
 
-use super::Format;
 use super::encode::{Put, three_digits};
 use super::fields::{self, Line, LineParts, Texts};
 use super::record::Record;
 use super::redact::Redactor;
+use super::settings::Format;
 
 /// Turns records into lines.
 #[derive(Debug)]
@@ -32,7 +32,8 @@ impl Formatter {
         let args = request_uri.iter().position(|b| *b == b'?').and_then(|at| request_uri.get(at + 1..));
         let uri = self.redactor.redact(texts.uri);
         let parts = LineParts {
-            record,
+            values: &record.values,
+            upstreams: &record.upstreams,
             texts: Texts { request_uri: &request_uri, uri: &uri, ..texts },
             args: args.unwrap_or_default(),
             time: self.clock.text(record.values.time),

@@ -10,11 +10,12 @@ mod format;
 mod queue;
 mod record;
 mod redact;
+mod settings;
 mod sink;
 #[cfg(test)]
 mod tests;
+mod values;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -23,87 +24,21 @@ use prometheus::IntCounter;
 
 use crate::error::EdgeError;
 use crate::metrics::EdgeMetrics;
-pub use fields::{LineValues, Texts};
+pub use fields::Texts;
 use format::Formatter;
 pub use format::escape_controls;
 use queue::Queue;
+pub use record::Entry;
 use redact::Redactor;
+use settings::Style;
+pub use settings::{Format, Settings};
 use sink::{Sink, Writer};
-
-/// `access_log.format`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Format {
-    /// The old gateway's fields between `||`, ours appended.
-    #[default]
-    Cube,
-    /// One JSON object a line; an absent value is `null`.
-    Json,
-}
-
-/// Section `access_log` of the configuration, where a path is set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// The file, or `-` for standard output. A FIFO does too.
-    pub path: String,
-    /// How a line looks.
-    pub format: Format,
-    /// Query keys whose values are replaced, compared after percent-decoding and without case.
-    pub redact_query: Vec<String>,
-}
-
-/// How lines look: what of the settings can change while the log is open.
-#[derive(Debug, PartialEq, Eq)]
-struct Style {
-    format: Format,
-    redact_query: Vec<String>,
-}
+pub use values::{LineValues, UpstreamTry};
 
 impl Style {
     fn formatter(&self) -> Formatter {
         Formatter::new(self.format, Redactor::new(&self.redact_query))
     }
-}
-
-impl Settings {
-    fn style(&self) -> Style {
-        Style { format: self.format, redact_query: self.redact_query.clone() }
-    }
-
-    /// The keys that are redacted by default.
-    pub const REDACT_QUERY: [&str; 9] =
-        ["token", "access_token", "signature", "sig", "key", "secret", "password", "auth", "x-amz-signature"];
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            path: "-".into(),
-            format: Format::default(),
-            redact_query: Self::REDACT_QUERY.map(String::from).into(),
-        }
-    }
-}
-
-/// One attempt at an upstream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UpstreamTry {
-    /// The address dialled.
-    pub address: SocketAddr,
-    /// The status it answered with, if it did.
-    pub status: Option<u16>,
-    /// From dialling (or taking a pooled connection) to the end of its answer.
-    pub took: Option<Duration>,
-}
-
-/// What one line says.
-#[derive(Debug, Clone)]
-pub struct Entry<'a> {
-    /// The texts of the request.
-    pub texts: Texts<'a>,
-    /// What is known of it beside.
-    pub values: LineValues,
-    /// Each attempt at an upstream, in order. Of more than four the first three and the last are listed.
-    pub upstreams: &'a [UpstreamTry],
 }
 
 /// The open log. Dropping it writes what is queued, for at most a second.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::record::Record;
-use super::{Entry, Style};
+use super::record::{Entry, Record};
+use super::settings::Style;
 
 /// The most lines that wait.
 const MAX_LINES: usize = 16_384;

@@ -1,17 +1,28 @@
 //! One line's values between the request and the log's thread: numbers as they are, texts packed
 //! into the batch's buffer.
 
-use super::fields::{LineValues, TEXTS, Texts};
-use super::{Entry, UpstreamTry};
+use super::fields::{TEXTS, Texts};
+use super::values::{LineValues, UpstreamTry};
 
 /// How many attempts at an upstream a line lists.
 pub(super) const TRIES: usize = 4;
+
+/// What one line says.
+#[derive(Debug, Clone)]
+pub struct Entry<'a> {
+    /// The texts of the request.
+    pub texts: Texts<'a>,
+    /// What is known of it beside.
+    pub values: LineValues,
+    /// Each attempt at an upstream, in order. Of more than four the first three and the last are listed.
+    pub upstreams: &'a [UpstreamTry],
+}
 
 /// One line as it waits in the queue; its texts lie in the queue's buffer.
 #[derive(Debug, Clone)]
 pub(super) struct Record {
     pub(super) values: LineValues,
-    upstreams: [Option<UpstreamTry>; TRIES],
+    pub(super) upstreams: [Option<UpstreamTry>; TRIES],
     lengths: [u32; TEXTS],
 }
 
@@ -51,10 +62,5 @@ impl Record {
     /// The texts out of this record's part of the buffer.
     pub(super) fn texts<'a>(&self, packed: &'a [u8]) -> Texts<'a> {
         Texts::unpack(packed, &self.lengths)
-    }
-
-    /// The attempts that the line lists, in order.
-    pub(super) fn tries(&self) -> impl Iterator<Item = &UpstreamTry> + Clone {
-        self.upstreams.iter().flatten()
     }
 }

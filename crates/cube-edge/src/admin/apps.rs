@@ -1,4 +1,4 @@
-//! How the engine serves these listeners: one request after the other on a connection, each with
+//! How Pingora serves these listeners: one request after the other on a connection, each with
 //! bounds on what it may send and how long it may take.
 
 use std::net::{IpAddr, SocketAddr};
@@ -13,10 +13,11 @@ use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
 use tokio::time::timeout;
 
-use super::auth::{refuse_browser, too_large};
-use super::response::{Answer, probe};
-use super::{AdminApi, MAX_BODY, Readiness, scrape};
-use crate::gateway::Gateway;
+use super::auth::{MAX_BODY, refuse_browser, too_large};
+use super::health::Readiness;
+use super::response::{AdminResponse, probe};
+use super::router::AdminApi;
+use super::scrape;
 use crate::proxy::state::ProxyState;
 
 /// Any number: how long the next request is waited for is the listener's to say.
@@ -25,9 +26,9 @@ const KEPT: u64 = 60;
 const HEAD: Duration = Duration::from_secs(5);
 /// For a body to come in.
 const BODY: Duration = Duration::from_secs(10);
-/// For an answer to go out.
+/// For a response to go out.
 const WRITE: Duration = Duration::from_secs(30);
-/// What is read of a body that nobody wants, so that its sender sees the answer and no reset.
+/// What is read of a body that nobody wants, so that its sender sees the response and no reset.
 const LINGER: (usize, Duration) = (8 * MAX_BODY, Duration::from_secs(2));
 
 /// What one of these listeners serves.
@@ -49,7 +50,7 @@ impl AdminApp {
     }
 
     /// `None`: there is nobody to answer.
-    async fn answer(&self, http: &mut ServerSession) -> Option<Answer> {
+    async fn answer(&self, http: &mut ServerSession) -> Option<AdminResponse> {
         let peer = peer(http);
         let head = http.req_header();
         if let Err(refused) = self.0.check_head(peer, &head.uri, &head.headers) {
@@ -60,7 +61,7 @@ impl AdminApp {
             Ok(Body::Whole(body)) => body,
             Ok(Body::TooLarge) => return Some(too_large()),
             Ok(Body::Broken) => return None,
-            Err(_) => return Some(Answer::error(StatusCode::REQUEST_TIMEOUT, "request timeout")),
+            Err(_) => return Some(AdminResponse::error(StatusCode::REQUEST_TIMEOUT, "request timeout")),
         };
         Some(self.0.handle(&method, &uri, &body).await)
     }
@@ -69,7 +70,7 @@ impl AdminApp {
 #[async_trait]
 impl OperatorApp for AdminApp {
     async fn respond(&self, mut http: ServerSession, shutdown: &ShutdownWatch) -> Option<Stream> {
-        let _under_way = self.0.state.forwarding.under_way();
+        let _under_way = self.0.under_way();
         let answer = self.answer(&mut http).await?;
         send(http, &answer, shutdown).await
     }
@@ -82,10 +83,9 @@ pub struct MetricsApp {
 }
 
 impl MetricsApp {
-    /// Serves `/metrics` of `gateway`, and the two probes.
-    #[must_use]
-    pub fn new(gateway: &Gateway, readiness: Arc<Readiness>) -> Self {
-        Self { scraped: Some(gateway.state().clone()), readiness }
+    /// Serves `/metrics`, and the two probes.
+    pub(crate) fn new(state: Arc<ProxyState>, readiness: Arc<Readiness>) -> Self {
+        Self { scraped: Some(state), readiness }
     }
 
     /// Serves the two probes only.
@@ -94,7 +94,7 @@ impl MetricsApp {
         Self { scraped: None, readiness }
     }
 
-    pub(super) async fn answer(&self, method: &Method, path: &str) -> Answer {
+    pub(super) async fn answer(&self, method: &Method, path: &str) -> AdminResponse {
         if let Some(answer) = probe(&self.readiness, method.as_str(), path) {
             return answer;
         }
@@ -102,7 +102,7 @@ impl MetricsApp {
             Some(state) if path == scrape::PATH && matches!(*method, Method::GET | Method::HEAD) => {
                 scrape::scrape(state, &self.readiness).await
             }
-            _ => Answer::no_route(method.as_str(), path),
+            _ => AdminResponse::no_route(method.as_str(), path),
         }
     }
 }
@@ -149,7 +149,7 @@ pub async fn read_head(stream: Stream, shutdown: &ShutdownWatch) -> Option<Serve
 
 /// Responds to a head that is none.
 async fn refuse_head(mut http: ServerSession) {
-    let answer = Answer::error(StatusCode::BAD_REQUEST, "malformed request");
+    let answer = AdminResponse::error(StatusCode::BAD_REQUEST, "malformed request");
     http.set_keepalive(None);
     let sending = async {
         http.write_response_header(Box::new(answer.head()?)).await?;
@@ -206,10 +206,10 @@ async fn read_body(http: &mut ServerSession) -> Body {
     }
 }
 
-/// Sends the answer. A connection whose request was not read to its end is not kept.
-async fn send(mut http: ServerSession, answer: &Answer, shutdown: &ShutdownWatch) -> Option<Stream> {
+/// Sends the response. A connection whose request was not read to its end is not kept.
+async fn send(mut http: ServerSession, answer: &AdminResponse, shutdown: &ShutdownWatch) -> Option<Stream> {
     let unread = !http.is_body_done();
-    // The time to end may have come while the answer was made.
+    // The time to end may have come while the response was made.
     if unread || *shutdown.borrow() {
         http.set_keepalive(None);
     }
@@ -219,7 +219,7 @@ async fn send(mut http: ServerSession, answer: &Answer, shutdown: &ShutdownWatch
         let body = if no_body { bytes::Bytes::new() } else { answer.body.clone() };
         http.write_response_body(body, true).await
     };
-    // A peer that does not take its answer loses it.
+    // A peer that does not take its response loses it.
     timeout(WRITE, sending).await.ok()?.ok()?;
     if unread {
         let (most, wait) = LINGER;

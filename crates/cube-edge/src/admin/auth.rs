@@ -5,8 +5,10 @@ use std::net::IpAddr;
 use cube_settings::Secret;
 use http::{HeaderMap, StatusCode, Uri, header};
 
-use super::MAX_BODY;
-use super::response::Answer;
+use super::response::AdminResponse;
+
+/// The most bytes of a body.
+pub(super) const MAX_BODY: usize = 1024 * 1024;
 
 /// Whether exactly one token is presented and it is `token`.
 fn is_presented(token: &Secret, headers: &HeaderMap) -> bool {
@@ -23,7 +25,7 @@ pub(super) fn check(
     peer: Option<IpAddr>,
     uri: &Uri,
     headers: &HeaderMap,
-) -> Result<(), Answer> {
+) -> Result<(), AdminResponse> {
     refuse_browser(peer, uri, headers)?;
     let allowed = match token {
         _ if matches!(uri.path(), "/healthz" | "/readyz") => true,
@@ -31,7 +33,7 @@ pub(super) fn check(
         None => is_local(peer),
     };
     if !allowed {
-        return Err(Answer::error(StatusCode::FORBIDDEN, "admin token mismatch"));
+        return Err(AdminResponse::error(StatusCode::FORBIDDEN, "admin token mismatch"));
     }
     let length =
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -47,15 +49,19 @@ fn is_local(peer: Option<IpAddr>) -> bool {
 
 /// The 403 to what a browser was talked into: no tool of an operator sends Origin, and none that
 /// runs here names a host of somebody else's. From beyond loopback a name is as good as an address.
-pub(super) fn refuse_browser(peer: Option<IpAddr>, uri: &Uri, headers: &HeaderMap) -> Result<(), Answer> {
+pub(super) fn refuse_browser(
+    peer: Option<IpAddr>,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<(), AdminResponse> {
     if headers.contains_key(header::ORIGIN) || (is_local(peer) && !own_host(uri, headers)) {
-        return Err(Answer::error(StatusCode::FORBIDDEN, "requests of browsers are refused"));
+        return Err(AdminResponse::error(StatusCode::FORBIDDEN, "requests of browsers are refused"));
     }
     Ok(())
 }
 
-pub(super) fn too_large() -> Answer {
-    Answer::error(StatusCode::PAYLOAD_TOO_LARGE, "payload too large")
+pub(super) fn too_large() -> AdminResponse {
+    AdminResponse::error(StatusCode::PAYLOAD_TOO_LARGE, "payload too large")
 }
 
 /// Whether every host that the request names is an IP literal or `localhost`.

@@ -19,10 +19,10 @@ use crate::proxy::access;
 use crate::proxy::state::ProxyState;
 use crate::settings::Settings;
 
-/// What was found, in order, and the answer it leads to.
+/// What was found, in order, and the response it leads to.
 ///
 /// As JSON: `{"steps": [{"step", "ok", "says", ...values}], "answer": {"by", "says", ...}}`. `by` is
-/// `proxy`, `sandbox` or `control_plane`; an answer of the proxy has `status`, `retcode`, `reason`,
+/// `proxy`, `sandbox` or `control_plane`; a response of the proxy has `status`, `retcode`, `reason`,
 /// `body`, one of a sandbox `address`, `host` and `target`. No token is ever in it.
 pub(crate) struct Explanation {
     steps: Vec<Value>,
@@ -130,7 +130,7 @@ impl Explanation {
         let entry = self.lookup_record(state, &target).await?;
         self.token(settings, question, &target, &entry)?;
         if let Some(limit) = settings.limits.requests_per_sandbox {
-            let running = state.live.count(&target.id);
+            let running = state.active_requests.count(&target.id);
             let values = json!({ "running": running, "limit": limit });
             if running >= limit as usize {
                 let error = ProxyError::TooManyForSandbox { limit };

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::response::Answer;
+use super::response::AdminResponse;
 
 /// How long changes are kept for a draining process that is on its way from one main process to
 /// the next, and how many bytes of them.
@@ -21,11 +21,11 @@ const KEEP: Duration = Duration::from_secs(60);
 const KEEP_BYTES: usize = 16 * 1024 * 1024;
 /// Changes that a draining process may be behind before it is given up.
 const BEHIND: usize = 65_536;
-/// How long the answer to a change waits for the draining processes to have heard of it.
+/// How long the response to a change waits for the draining processes to have heard of it.
 const HEARD: Duration = Duration::from_secs(1);
 /// How long draining processes that will link are waited for.
 const LINK: Duration = Duration::from_secs(2);
-/// How long an answer of the successor is waited for, as a rule.
+/// How long a response of the successor is waited for, as a rule.
 pub(super) const ERRAND: Duration = Duration::from_secs(10);
 
 /// A request that changed something, as it came.
@@ -59,7 +59,7 @@ pub struct ForwardedRequest {
     pub target: String,
     /// Its body.
     pub body: Bytes,
-    /// Takes status and JSON body of the answer.
+    /// Takes status and JSON body of the response.
     pub reply: oneshot::Sender<(u16, Bytes)>,
 }
 
@@ -70,12 +70,12 @@ enum Whose {
     Theirs(mpsc::Sender<ForwardedRequest>),
 }
 
-/// Where a request is answered.
-pub(super) enum Turn<'a> {
-    /// Here, while this is held.
-    Here(Running<'a>),
-    /// By the process at the other end.
-    There(mpsc::Sender<ForwardedRequest>),
+/// Whose request it is.
+pub(super) enum Owner<'a> {
+    /// This process, while this is held.
+    This(Running<'a>),
+    /// The process at the other end.
+    Successor(mpsc::Sender<ForwardedRequest>),
 }
 
 /// See the module.
@@ -157,7 +157,7 @@ impl AdminForwarding {
     }
 
     /// Waits while the forwarding is between two processes.
-    pub(super) async fn turn(&self) -> Turn<'_> {
+    pub(super) async fn turn(&self) -> Owner<'_> {
         let mut whose = self.whose.subscribe();
         loop {
             // Counted before the look, so that whoever closes the forwarding either sees it or is seen.
@@ -165,8 +165,8 @@ impl AdminForwarding {
             let running = Running(self);
             let now = whose.borrow_and_update().clone();
             match now {
-                Whose::Ours => return Turn::Here(running),
-                Whose::Theirs(successor) => return Turn::There(successor),
+                Whose::Ours => return Owner::This(running),
+                Whose::Theirs(successor) => return Owner::Successor(successor),
                 Whose::Nobodys => drop(running),
             }
             // The sender lives in self.
@@ -314,7 +314,7 @@ pub(super) async fn ask(
     target: &str,
     body: &[u8],
     patience: Duration,
-) -> Answer {
+) -> AdminResponse {
     let (reply, answer) = oneshot::channel();
     let errand = ForwardedRequest {
         method: method.to_owned(),
@@ -328,8 +328,11 @@ pub(super) async fn ask(
     };
     let answered = timeout(patience, ask).await.ok().flatten();
     match answered.and_then(|(status, body)| Some((StatusCode::from_u16(status).ok()?, body))) {
-        Some((status, body)) => Answer { status, kind: "application/json", body },
-        None => Answer::error(StatusCode::SERVICE_UNAVAILABLE, "the process that took over does not answer"),
+        Some((status, body)) => AdminResponse { status, kind: "application/json", body },
+        None => AdminResponse::error(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the process that took over does not answer",
+        ),
     }
 }
 
@@ -342,7 +345,7 @@ mod tests {
     #[tokio::test]
     async fn requests_wait_while_the_desk_is_closed_and_then_go_where_it_went() {
         let forwarding = Arc::new(AdminForwarding::default());
-        let Turn::Here(running) = forwarding.turn().await else { panic!("it is ours") };
+        let Owner::This(running) = forwarding.turn().await else { panic!("it is ours") };
         let closing = tokio::spawn({
             let forwarding = forwarding.clone();
             async move { forwarding.close().await }
@@ -354,10 +357,10 @@ mod tests {
         let mut waiting = Box::pin(forwarding.turn());
         assert!(futures_util::poll!(&mut waiting).is_pending());
         forwarding.open();
-        assert!(matches!(waiting.await, Turn::Here(_)));
+        assert!(matches!(waiting.await, Owner::This(_)));
         let (successor, mut errands) = mpsc::channel(1);
         forwarding.hand_over(successor);
-        let Turn::There(successor) = forwarding.turn().await else { panic!("it is theirs") };
+        let Owner::Successor(successor) = forwarding.turn().await else { panic!("it is theirs") };
         let answering = tokio::spawn(async move {
             let errand = errands.recv().await.unwrap();
             errand.reply.send((200, errand.body)).unwrap();

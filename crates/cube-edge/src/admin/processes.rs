@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::response::Answer;
+use super::response::AdminResponse;
 use crate::processes::ProcessStanding;
 use crate::proxy::state::ProxyState;
 
@@ -41,27 +41,22 @@ pub(super) fn describe(state: &ProxyState) -> Value {
     })
 }
 
-/// The process id in `/admin/processes/<pid>/end`.
-pub(super) fn to_end(path: &str) -> Option<&str> {
-    path.strip_prefix("/admin/processes/")?
-        .strip_suffix("/end")
-        .filter(|pid| !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()))
-}
-
 /// The response where a process has been ended.
-pub(super) fn is_ended() -> Answer {
-    Answer::json(StatusCode::OK, &json!({ "ok": true }))
+pub(super) fn is_ended() -> AdminResponse {
+    AdminResponse::json(StatusCode::OK, &json!({ "ok": true }))
 }
 
 /// Ends a draining process with all that is under way in it.
-pub(super) async fn end(state: &ProxyState, pid: &str) -> Answer {
+pub(super) async fn end(state: &ProxyState, pid: &str) -> AdminResponse {
     let ended = match pid.parse() {
         Ok(pid) => state.processes.end(pid, GONE).await,
         Err(_) => None,
     };
     match ended {
         Some(true) => is_ended(),
-        Some(false) => Answer::error(StatusCode::SERVICE_UNAVAILABLE, &format!("process {pid} does not end")),
-        None => Answer::error(StatusCode::NOT_FOUND, &format!("no draining process {pid}")),
+        Some(false) => {
+            AdminResponse::error(StatusCode::SERVICE_UNAVAILABLE, &format!("process {pid} does not end"))
+        }
+        None => AdminResponse::error(StatusCode::NOT_FOUND, &format!("no draining process {pid}")),
     }
 }

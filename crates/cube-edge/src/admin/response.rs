@@ -7,17 +7,17 @@ use pingora::Result;
 use pingora::http::ResponseHeader;
 use serde_json::{Value, json};
 
-use super::Readiness;
+use super::health::Readiness;
 
 /// Status, type and body; never cached, never sniffed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct AdminResponse {
     pub(super) status: StatusCode,
     pub(super) kind: &'static str,
     pub(super) body: Bytes,
 }
 
-impl Answer {
+impl AdminResponse {
     pub(super) fn json(status: StatusCode, body: &Value) -> Self {
         Self { status, kind: "application/json", body: body.to_string().into() }
     }
@@ -31,7 +31,7 @@ impl Answer {
         Self::error(StatusCode::NOT_FOUND, &format!("no route for {method} {path}"))
     }
 
-    /// The head for the engine.
+    /// The head for Pingora.
     pub(super) fn head(&self) -> Result<ResponseHeader> {
         let mut head = ResponseHeader::build(self.status, Some(6))?;
         head.append_header("Content-Type", self.kind)?;
@@ -42,24 +42,25 @@ impl Answer {
     }
 }
 
-impl From<LifecycleResponse> for Answer {
+impl From<LifecycleResponse> for AdminResponse {
     fn from(answer: LifecycleResponse) -> Self {
         Self { status: answer.status, kind: "application/json", body: answer.body }
     }
 }
 
 /// `/healthz` and `/readyz`, which every one of these listeners has.
-pub(super) fn probe(readiness: &Readiness, method: &str, path: &str) -> Option<Answer> {
+pub(super) fn probe(readiness: &Readiness, method: &str, path: &str) -> Option<AdminResponse> {
     if !matches!(method, "GET" | "HEAD") {
         return None;
     }
     match path {
-        "/healthz" => Some(Answer::json(StatusCode::OK, &json!({ "ok": true }))),
+        "/healthz" => Some(AdminResponse::json(StatusCode::OK, &json!({ "ok": true }))),
         "/readyz" => Some(match readiness.unready() {
-            None => Answer::json(StatusCode::OK, &json!({ "ready": true })),
-            Some(reason) => {
-                Answer::json(StatusCode::SERVICE_UNAVAILABLE, &json!({ "ready": false, "reason": reason }))
-            }
+            None => AdminResponse::json(StatusCode::OK, &json!({ "ready": true })),
+            Some(reason) => AdminResponse::json(
+                StatusCode::SERVICE_UNAVAILABLE,
+                &json!({ "ready": false, "reason": reason }),
+            ),
         }),
         _ => None,
     }

@@ -12,8 +12,8 @@ use prometheus::TextEncoder;
 use tokio::time::timeout;
 
 use super::Readiness;
-use super::forwarding::{self, Turn};
-use super::response::Answer;
+use super::forwarding::{self, Owner};
+use super::response::AdminResponse;
 use crate::proxy::state::ProxyState;
 
 /// Where it is scraped.
@@ -28,13 +28,13 @@ const TURN: Duration = Duration::from_secs(1);
 const ERRAND: Duration = Duration::from_secs(3);
 
 /// Answers, here or by the successor of this process.
-pub(super) async fn scrape(state: &ProxyState, readiness: &Readiness) -> Answer {
+pub(super) async fn scrape(state: &ProxyState, readiness: &Readiness) -> AdminResponse {
     match timeout(TURN, state.forwarding.turn()).await {
-        Ok(Turn::Here(_)) | Err(_) => here(state, readiness),
-        Ok(Turn::There(successor)) => {
+        Ok(Owner::This(_)) | Err(_) => here(state, readiness),
+        Ok(Owner::Successor(successor)) => {
             let answer = forwarding::ask(&successor, "GET", PATH, b"", ERRAND).await;
             match answer.status {
-                StatusCode::OK => Answer { kind: TEXT, ..answer },
+                StatusCode::OK => AdminResponse { kind: TEXT, ..answer },
                 // It is of a version that answers for itself alone.
                 StatusCode::NOT_FOUND => here(state, readiness),
                 _ => answer,
@@ -43,16 +43,16 @@ pub(super) async fn scrape(state: &ProxyState, readiness: &Readiness) -> Answer 
     }
 }
 
-fn here(state: &ProxyState, readiness: &Readiness) -> Answer {
+fn here(state: &ProxyState, readiness: &Readiness) -> AdminResponse {
     let metrics = &state.metrics;
     metrics.ready.set(i64::from(readiness.unready().is_none()));
     let draining = state.processes.draining().len();
     metrics.draining_processes.set(i64::try_from(draining).unwrap_or(i64::MAX));
     match TextEncoder::new().encode_to_string(&state.processes.gather()) {
-        Ok(text) => Answer { status: StatusCode::OK, kind: TEXT, body: text.into() },
+        Ok(text) => AdminResponse { status: StatusCode::OK, kind: TEXT, body: text.into() },
         Err(error) => {
             tracing::error!(%error, "the metrics cannot be written out");
-            Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
+            AdminResponse::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
         }
     }
 }

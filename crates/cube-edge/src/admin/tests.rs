@@ -2,19 +2,24 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cube_metadata::{FileStore, MetadataStore, SandboxState};
+use cube_route::SandboxId;
+use http::{HeaderMap, Uri};
 use pingora::protocols::l4::stream::Stream;
 use pingora::protocols::{GetSocketDigest, SocketDigest};
 use prometheus::Registry;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::auth::MAX_BODY;
 use super::*;
 use crate::drain::Stage;
+use crate::gateway::Gateway;
 
 const RECORD: &str = r#"
 sandboxes:
@@ -131,7 +136,7 @@ async fn serve<A: OperatorApp>(app: A) -> SocketAddr {
 async fn admin(token: Option<&str>) -> (SocketAddr, Parts) {
     let parts = parts();
     let token = token.map(cube_settings::Secret::new);
-    let api = AdminApi::new(&parts.gateway, parts.readiness.clone(), token);
+    let api = parts.gateway.admin_api(parts.readiness.clone(), token);
     (serve(AdminApp::new(api)).await, parts)
 }
 
@@ -359,7 +364,7 @@ async fn a_route_is_shown_without_its_token() {
 #[tokio::test]
 async fn metrics_are_served_and_health_alone_where_that_is_asked_for() {
     let parts = parts();
-    let app = MetricsApp::new(&parts.gateway, parts.readiness.clone());
+    let app = parts.gateway.metrics_app(parts.readiness.clone());
     let metrics = serve(app).await;
     let get = |path: &str| {
         format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").into_bytes()
@@ -384,7 +389,7 @@ async fn metrics_are_served_and_health_alone_where_that_is_asked_for() {
 #[tokio::test]
 async fn metrics_are_not_for_browsers_and_probes_are_for_everybody() {
     let parts = parts();
-    let metrics = serve(MetricsApp::new(&parts.gateway, parts.readiness.clone())).await;
+    let metrics = serve(parts.gateway.metrics_app(parts.readiness.clone())).await;
     for (header, status) in [
         ("Host: rebound.example", 403),
         ("Host: 127.0.0.1\r\nOrigin: http://127.0.0.1", 403),
@@ -399,7 +404,7 @@ async fn metrics_are_not_for_browsers_and_probes_are_for_everybody() {
 #[tokio::test]
 async fn a_malformed_head_is_a_400_on_every_listener() {
     let (admin, parts) = admin(None).await;
-    let metrics = serve(MetricsApp::new(&parts.gateway, parts.readiness.clone())).await;
+    let metrics = serve(parts.gateway.metrics_app(parts.readiness.clone())).await;
     let long = format!("GET /healthz HTTP/1.1\r\nA: {}", "x".repeat(1 << 20));
     for address in [admin, metrics] {
         for head in [
@@ -414,7 +419,7 @@ async fn a_malformed_head_is_a_400_on_every_listener() {
     }
 }
 
-/// The steps and how they went, and the answer.
+/// The steps and how they went, and the response.
 async fn explain(address: SocketAddr, url: &str, headers: &[&str]) -> (Vec<(String, bool)>, Value) {
     let encoded = |text: &str| {
         percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()

@@ -29,9 +29,9 @@ pub(super) fn most(query: Option<&str>) -> Result<usize, String> {
 
 /// `{"version", "ready", "reason", "window_ms", "under_way", "sandboxes_under_way", "busiest":
 /// [{"sandbox_id", "under_way", "requests", "state"}], "open_nodes", "faulty_nodes"}`: `requests`
-/// began in the last `window_ms`, which is 0 in the first answer.
+/// began in the last `window_ms`, which is 0 in the first response.
 pub(super) fn describe(state: &ProxyState, readiness: &Readiness, most: usize) -> Value {
-    let found = state.live.busiest(most);
+    let found = state.active_requests.busiest(most);
     let busiest = found.busiest.iter().map(|sandbox| {
         json!({
             "sandbox_id": sandbox.id.as_str(),

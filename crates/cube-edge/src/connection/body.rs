@@ -1,5 +1,5 @@
 //! Where the body of an HTTP/1.1 request ends, by the grammar of RFC 9112: what comes behind it is the
-//! next request, and the engine does not get to see it before its time.
+//! next request, and Pingora does not get to see it before its time.
 
 use super::chunk_watch::{ChunkWatch, Malformed};
 

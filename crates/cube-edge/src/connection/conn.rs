@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use pingora::protocols::l4::ext::get_tcp_info;
 use tokio::net::TcpStream;
 
-use super::Kill;
 use super::body::Framing;
+use super::kill::Kill;
 use crate::metrics::ListenerClass;
 
 /// How long a request that is ended from outside has for its last words. It has to be over within
@@ -76,16 +76,16 @@ pub(crate) enum Phase {
     Idle = 0,
     /// Some bytes have, and the whole head is due within `limits.header_timeout`.
     Head = 1,
-    /// The head is in: the engine and the phases of the proxy have the request.
+    /// The head is in: Pingora and the phases of the proxy have the request.
     Open = 2,
     /// Just accepted: no byte has come, and the first head is due, counted from accept.
     Fresh = 3,
 }
 
-/// Answers what the engine refuses without asking anybody: a head that cannot be parsed, CONNECT,
+/// Answers what Pingora refuses without asking anybody: a head that cannot be parsed, CONNECT,
 /// a head that does not come in time.
 pub(crate) trait Refuse: Send + Sync {
-    /// The bytes of the whole answer with that status; counts and logs it.
+    /// The bytes of the whole response with that status; counts and logs it.
     fn refuse(&self, conn: &Conn, status: u16) -> Bytes;
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Conn {
     nominate_upgrade: AtomicBool,
     /// How the body of the request under way is framed, [`Framing`] packed.
     framing: AtomicU64,
-    /// The bytes of its head, as the engine was given them.
+    /// The bytes of its head, as Pingora was given them.
     head_given: AtomicUsize,
     misframed: AtomicBool,
     reset: AtomicBool,
@@ -192,14 +192,14 @@ impl Conn {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// The next answer's head waits for the first piece of its body, so that both leave in one
-    /// write. Only for a request without a body: there the engine reads on while it waits for
+    /// The next response's head waits for the first piece of its body, so that both leave in one
+    /// write. Only for a request without a body: there Pingora reads on while it waits for
     /// the upstream, and that read sends a head whose body is late.
     pub(crate) fn join_next_head(&self) {
         self.join_head.store(true, Ordering::Relaxed);
     }
 
-    /// The next response's `Connection` names `Upgrade`, beside what the engine says there.
+    /// The next response's `Connection` names `Upgrade`, beside what Pingora says there.
     pub(crate) fn nominate_upgrade(&self) {
         self.nominate_upgrade.store(true, Ordering::Relaxed);
     }
@@ -222,12 +222,12 @@ impl Conn {
         Framing::unpack(self.framing.swap(Framing::UNSAID, Ordering::AcqRel))
     }
 
-    /// The engine has been given a head of that many bytes.
+    /// Pingora has been given a head of that many bytes.
     pub(super) fn note_head_given(&self, bytes: usize) {
         self.head_given.store(bytes, Ordering::Relaxed);
     }
 
-    /// The bytes of the head as the engine was given them: it has to have read just as many.
+    /// The bytes of the head as Pingora was given them: it has to have read just as many.
     pub(crate) fn head_given(&self) -> usize {
         self.head_given.load(Ordering::Relaxed)
     }
@@ -266,7 +266,7 @@ impl Conn {
     }
 
     /// Ends the HTTP/1.1 request under way, and the connection with it: the next read ends, so that
-    /// the engine gives the request up and an answer that has not begun can still be written. One
+    /// Pingora gives the request up and a response that has not begun can still be written. One
     /// that does not read, since a side of it is stuck in writing, is dropped after a moment.
     pub(crate) fn end_request(&self) {
         // Said first: the end of reading may be noticed at once, and how the connection ends hangs on it.
@@ -289,7 +289,7 @@ impl Conn {
         }
     }
 
-    /// What has come in looks like a request line that the engine rewrites.
+    /// What has come in looks like a request line that Pingora rewrites.
     pub(crate) fn note_odd_line(&self, line: Vec<u8>) {
         *self.odd_line.lock() = line;
         self.has_odd_line.store(true, Ordering::Release);
@@ -303,8 +303,8 @@ impl Conn {
     }
 
     /// Looks whether the client of a request under way has left, which nobody notices while the
-    /// engine does not read (it is stuck in writing, or has bytes of a next request). Left twice
-    /// in a row: the engine has had its time to notice, and the request is dropped.
+    /// Pingora does not read (it is stuck in writing, or has bytes of a next request). Left twice
+    /// in a row: Pingora has had its time to notice, and the request is dropped.
     ///
     /// A connection that was found waiting for its next request more than `idle` times in a row is
     /// closed. Counted here, so that no request has a timer for it.
@@ -341,7 +341,7 @@ impl Conn {
 
     /// Closes an HTTP/1.1 connection that ends while its client is still sending: says the end, then
     /// takes for a moment what still comes. Closed at once, a client that is still writing meets a
-    /// broken connection before it reads the answer, and the kernel's reset may destroy the answer.
+    /// broken connection before it reads the response, and the kernel's reset may destroy the response.
     pub(super) async fn linger(&self) {
         let lingers = self.linger.load(Ordering::Relaxed) && !self.resets_on_close();
         if !lingers || matches!(self.phase(), Phase::Idle | Phase::Fresh) {

@@ -41,7 +41,7 @@ pub(crate) enum Which {
 }
 
 /// All open client connections of the data listeners.
-pub(crate) struct Table {
+pub(crate) struct ConnectionTable {
     open: AtomicUsize,
     next: AtomicU64,
     shards: Sharded<ConnShard, SHARDS>,
@@ -49,7 +49,7 @@ pub(crate) struct Table {
     empty: Notify,
 }
 
-impl Table {
+impl ConnectionTable {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             open: AtomicUsize::new(0),
@@ -67,13 +67,16 @@ impl Table {
         address: IpAddr,
         most: usize,
         per_address: usize,
-    ) -> Result<Place, Refused> {
+    ) -> Result<ConnectionSlot, Refused> {
         if self.open.fetch_add(1, Ordering::AcqRel) >= most {
             self.leave();
             return Err(Refused::Full);
         }
-        let mut place =
-            Place { table: self.clone(), key: self.next.fetch_add(1, Ordering::Relaxed), address: None };
+        let mut slot = ConnectionSlot {
+            table: self.clone(),
+            key: self.next.fetch_add(1, Ordering::Relaxed),
+            address: None,
+        };
         if per_address > 0 {
             let mut addresses = self.addresses.of(&address).lock();
             let count = addresses.entry(address).or_insert(0);
@@ -82,9 +85,9 @@ impl Table {
                 return Err(Refused::Address);
             }
             *count += 1;
-            place.address = Some(address);
+            slot.address = Some(address);
         }
-        Ok(place)
+        Ok(slot)
     }
 
     /// Connections open now.
@@ -134,20 +137,20 @@ impl Table {
 }
 
 /// One connection's place in the table.
-pub(crate) struct Place {
-    table: Arc<Table>,
+pub(crate) struct ConnectionSlot {
+    table: Arc<ConnectionTable>,
     key: u64,
     address: Option<IpAddr>,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Makes the connection known, so that a drain reaches it.
     pub(crate) fn hold(&self, conn: &Arc<Conn>) {
         self.table.shards.of(&self.key).lock().insert(self.key, conn.clone());
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.table.shards.of(&self.key).lock().remove(&self.key);
         if let Some(address) = self.address {
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_bound_on_all_connections_is_given_back_with_the_place() {
-        let table = Table::new();
+        let table = ConnectionTable::new();
         let first = table.admit(HOME, 2, 0).unwrap();
         let _second = table.admit(HOME, 2, 0).unwrap();
         assert_eq!(table.admit(OTHER, 2, 0).err(), Some(Refused::Full));
@@ -185,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_bound_by_address_concerns_that_address_alone() {
-        let table = Table::new();
+        let table = ConnectionTable::new();
         let first = table.admit(HOME, 9, 1).unwrap();
         assert_eq!(table.admit(HOME, 9, 1).err(), Some(Refused::Address));
         assert!(table.admit(OTHER, 9, 1).is_ok());
@@ -196,15 +199,15 @@ mod tests {
 
     #[tokio::test]
     async fn an_emptied_table_says_so() {
-        let table = Table::new();
-        let place = table.admit(HOME, 1, 0).unwrap();
+        let table = ConnectionTable::new();
+        let slot = table.admit(HOME, 1, 0).unwrap();
         let waiter = tokio::spawn({
             let table = table.clone();
             async move { table.emptied().await }
         });
         tokio::task::yield_now().await;
         assert!(!waiter.is_finished());
-        drop(place);
+        drop(slot);
         waiter.await.unwrap();
     }
 }

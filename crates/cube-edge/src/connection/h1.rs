@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout_at};
 
 use super::conn::LAST_WORDS;
 use super::stream::ClientStream;
-use super::{Conn, ConnectionLimits, Driver, ORIGIN, Origin};
+use super::{Conn, ConnectionLimits, DOWNSTREAM, Downstream, Driver};
 use crate::drain::Stage;
 use crate::exchange::Request;
 
@@ -26,7 +26,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     /// Returns when no further request is taken; the stream is dropped by then.
     async fn serve_requests(&self, stream: ClientStream, conn: &Arc<Conn>, limits: &ConnectionLimits) {
         let shutdown = self.shutdown_watch();
-        let origin = Origin { conn: conn.clone(), kill: None };
+        let downstream = Downstream { conn: conn.clone(), kill: None };
         let mut stream = Box::new(stream);
         // The deadline of the first head counts from accept; nobody is answered who has sent nothing.
         match timeout_at(stream.deadline(), stream.waited()).await {
@@ -45,7 +45,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                     kept = None;
                     let last = conn.requests().saturating_add(1) >= limits.keepalive_requests;
                     // Boxed, so that no connection carries the size of a request for its whole life.
-                    let serve = Box::pin(exchange.serve(stream, request, &origin, last));
+                    let serve = Box::pin(exchange.serve(stream, request, &downstream, last));
                     let served = tokio::select! {
                         served = serve => served,
                         () = async { conn.overdue().await; conn.reset_on_close(); } => return,
@@ -72,7 +72,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                 }
             }
             let served = tokio::select! {
-                served = ORIGIN.scope(origin.clone(), self.app.process_new_http(session, &shutdown)) => served,
+                served = DOWNSTREAM.scope(downstream.clone(), self.app.process_new_http(session, &shutdown)) => served,
                 // Said before the request is dropped, and its stream with it.
                 () = async { conn.overdue().await; conn.reset_on_close(); } => return,
             };
@@ -89,7 +89,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     /// Waits until there is something to read of another request; false where none is taken.
     async fn waits_for_next(&self, stream: &mut ClientStream) -> bool {
         let fresh = stream.next_request();
-        // An answer without `Connection: close` promised that the next request will be taken.
+        // A response without `Connection: close` promised that the next request will be taken.
         if self.drain.stage() >= Stage::Emptying {
             return false;
         }

@@ -20,10 +20,10 @@ use super::conn::LAST_WORDS;
 use super::rst_stream_limit::{FrameWatch, Numbers};
 use super::stream::{ClientStream, Transport};
 use super::unsent::Wire;
-use super::{Conn, ConnectionLimits, Driver, Kill, ListenerProtocol, ORIGIN, Origin};
+use super::{Conn, ConnectionLimits, DOWNSTREAM, Downstream, Driver, Kill, ListenerProtocol};
 use crate::drain::Stage;
 
-/// Requests that the engine refuses before the connection is given up, as in its own loop.
+/// Requests that Pingora refuses before the connection is given up, as in its own loop.
 const MALFORMED_MOST: usize = 32;
 /// A whole body may be under way while the peer's acknowledgement is: the protocol's 64 KiB
 /// would make one upload wait for a round trip each 64 KiB.
@@ -146,7 +146,7 @@ async fn delivered(conn: &Conn) {
 }
 
 /// Returns when no request is being served and the client has taken nothing of what is left of
-/// their responses for `silence`. (While one is being served, the engine has that limit.)
+/// their responses for `silence`. (While one is being served, Pingora has that limit.)
 async fn stuck(conn: &Conn, streams: &Streams, wire: &Wire, silence: Duration) {
     let every = (silence / 4).clamp(TICK, Duration::from_secs(60));
     let (mut seen, mut since) = (None, Instant::now());
@@ -171,7 +171,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         limits: &ConnectionLimits,
         deadline: Instant,
     ) {
-        // From the engine's defaults, which are bounded; the protocol library's are not.
+        // From Pingora's defaults, which are bounded; the protocol library's are not.
         let mut options = server::default_h2_options();
         options
             .max_concurrent_streams(limits.h2_streams)
@@ -303,23 +303,25 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                 Turn::Take(Ok(Some(H2Accept::Session(session)))) => {
                     let (kill, left) = (Arc::new(Kill::default()), Arc::new(Kill::default()));
                     let number = streams.numbers.take(left.clone());
-                    let origin = Origin { conn: conn.clone(), kill: Some(kill.clone()) };
+                    let downstream = Downstream { conn: conn.clone(), kill: Some(kill.clone()) };
                     let (app, shutdown, guard) =
                         (self.app.clone(), shutdown.clone(), streams.enter(kill.clone()));
                     let session = ServerSession::new_http2(session);
-                    let exchange =
-                        self.exchange.clone().filter(|own| own.takes_stream(session.req_header(), &origin));
+                    let exchange = self
+                        .exchange
+                        .clone()
+                        .filter(|own| own.takes_stream(session.req_header(), &downstream));
                     let serve = async move {
                         match exchange {
                             Some(exchange) => exchange.serve_stream(session).await,
                             None => drop(app.process_new_http(session, &shutdown).await),
                         }
                     };
-                    tokio::spawn(ORIGIN.scope(origin, async move {
+                    tokio::spawn(DOWNSTREAM.scope(downstream, async move {
                         tokio::select! {
                             () = serve => {}
                             () = kill.killed() => {}
-                            // The engine notices by itself, but where it is stuck.
+                            // Pingora notices by itself, but where it is stuck.
                             () = async { left.killed().await; sleep(LAST_WORDS).await; } => {}
                         }
                         drop((guard, number));

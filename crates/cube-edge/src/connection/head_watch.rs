@@ -1,4 +1,4 @@
-//! A request's head as its bytes come in: what the engine does not say about it.
+//! A request's head as its bytes come in: what Pingora does not say about it.
 
 use memchr::{memchr, memchr_iter};
 
@@ -83,7 +83,7 @@ impl HeadWatch {
     }
 
     /// Where the head ends in the next bytes, which is behind its empty line; none where it goes on.
-    /// Lines end with a line feed, as the engine has it.
+    /// Lines end with a line feed, as Pingora has it.
     pub(crate) fn end_in(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut start = 0;
         for at in memchr_iter(b'\n', bytes) {
@@ -107,7 +107,7 @@ impl HeadWatch {
         };
     }
 
-    /// Takes bytes in. Gives back a request line that the engine would rewrite instead of refusing
+    /// Takes bytes in. Gives back a request line that Pingora would rewrite instead of refusing
     /// it: one with a control byte or a space in its target.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         self.bytes += bytes.len();
@@ -153,7 +153,7 @@ impl HeadWatch {
         Some(if self.line_over { 431 } else { 414 })
     }
 
-    /// What a 400 of the engine is about, whose own bounds are fixed.
+    /// What a 400 of Pingora is about, whose own bounds are fixed.
     pub(crate) fn why_refused(&self) -> u16 {
         if self.line > self.limits.target.saturating_add(LINE) {
             414
@@ -165,14 +165,14 @@ impl HeadWatch {
     }
 }
 
-/// Whether the engine would percent-encode something of this request line.
+/// Whether Pingora would percent-encode something of this request line.
 fn is_rewritten(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let spaces = line.iter().filter(|byte| **byte == b' ').count();
     spaces > 2 || line.iter().any(u8::is_ascii_control)
 }
 
-/// Whether `seen`, which looked like a request line, is the one that the engine has made `line`
+/// Whether `seen`, which looked like a request line, is the one that Pingora has made `line`
 /// of: same method, same version.
 pub(crate) fn is_line_of(seen: &[u8], line: &[u8]) -> bool {
     let (seen, line) = (seen.trim_ascii_end(), line.trim_ascii());
@@ -182,7 +182,7 @@ pub(crate) fn is_line_of(seen: &[u8], line: &[u8]) -> bool {
 }
 
 /// A response's head whose `Connection` names `Upgrade` too: an `Upgrade` belongs to one hop, and only
-/// counts where it is nominated (RFC 9110, 7.8). The engine writes that header itself.
+/// counts where it is nominated (RFC 9110, 7.8). Pingora writes that header itself.
 pub(super) fn nominating_upgrade(head: &[u8]) -> Vec<u8> {
     const LINE: &[u8] = b"\r\nconnection: ";
     let line = head.windows(LINE.len()).position(|bytes| bytes.eq_ignore_ascii_case(LINE));

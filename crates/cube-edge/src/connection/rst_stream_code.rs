@@ -2,9 +2,9 @@
 //! client, and which streams end.
 //!
 //! The protocol library resets a stream whose task is dropped with `CANCEL`, and leaves no say in
-//! it. Node reports no error for that code, so its clients take half an answer for a whole one
+//! it. Node reports no error for that code, so its clients take half a response for a whole one
 //! (errors.md, "When a response is cut"). Every stream that the proxy gives up is cut, so it says
-//! `INTERNAL_ERROR`, as other proxies do; `NO_ERROR`, after a whole answer, stays.
+//! `INTERNAL_ERROR`, as other proxies do; `NO_ERROR`, after a whole response, stays.
 
 use h2::Reason;
 

@@ -1,6 +1,6 @@
 //! Which HTTP/2 streams a client opens and gives up, told from its bytes.
 //!
-//! The engine looks for a reset only where it reads or writes the client's side of a stream; one
+//! Pingora looks for a reset only where it reads or writes the client's side of a stream; one
 //! whose upload is stuck on the way to its upstream goes on for as long as the upstream likes. And
 //! it does not say which stream a request came on. So the frames are watched on their way in: the
 //! bytes after a head are held back until the request that it opens has been taken, which tells
@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::Kill;
+use super::kill::Kill;
 use super::unsent::OpenStreams;
 
 const PREFACE: usize = 24;
@@ -63,7 +63,7 @@ pub(super) struct Coming {
     pub(super) certain: bool,
 }
 
-/// Follows frames across reads. What is no HTTP/2 is left to the engine, which ends it.
+/// Follows frames across reads. What is no HTTP/2 is left to Pingora, which ends it.
 struct FrameReader {
     /// Bytes of the preface, then of a frame's payload, that are still to come.
     skip: usize,
@@ -178,7 +178,7 @@ struct Taken {
 }
 
 impl Numbers {
-    /// The request that the engine has just made of the bytes: `left` is told when its client
+    /// The request that Pingora has just made of the bytes: `left` is told when its client
     /// gives it up.
     pub(super) fn take(self: &Arc<Self>, left: Arc<Kill>) -> Number {
         let stream = self.opened.swap(0, Ordering::AcqRel);
@@ -191,7 +191,7 @@ impl Numbers {
         self.flooded.killed().await;
     }
 
-    /// The engine looks at the bytes anew: what it has not made a request of by now it has refused.
+    /// Pingora looks at the bytes anew: what it has not made a request of by now it has refused.
     pub(super) fn turn(&self) {
         self.opened.store(0, Ordering::Release);
     }
@@ -362,7 +362,7 @@ mod tests {
         one.killed().await;
         assert!(!two.is_killed());
         assert_eq!(at, bytes.len());
-        // A head that the engine has refused is nobody's, and reading is put off once for it.
+        // A head that Pingora has refused is nobody's, and reading is put off once for it.
         assert!(watch.waits() && !watch.waits());
         numbers.turn();
         assert!(!watch.waits());

@@ -1,8 +1,8 @@
-//! The client's byte stream as the engine sees it.
+//! The client's byte stream as Pingora sees it.
 //!
-//! Between the socket (or the TLS session over it) and the engine it does what the engine leaves
-//! open: requests that are told apart by the grammar before the engine sees a byte of the next one,
-//! the deadline of a request's head, our own response where the engine would refuse with a bare one,
+//! Between the socket (or the TLS session over it) and Pingora it does what Pingora leaves
+//! open: requests that are told apart by the grammar before Pingora sees a byte of the next one,
+//! the deadline of a request's head, our own response where Pingora would refuse with a bare one,
 //! head and body in one write, and the close that shows that a response is not whole (a reset).
 
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ use super::rst_stream_limit::FrameWatch;
 use super::unsent::{OpenStreams, Wire};
 use crate::exchange::Out;
 
-/// The most that is copied to join an answer's head and the first piece of its body.
+/// The most that is copied to join a response's head and the first piece of its body.
 const JOIN: usize = 16 * 1024;
 
 /// The socket, shared with [`Conn`].
@@ -289,7 +289,7 @@ pub(crate) struct ClientStream {
     conn: Arc<Conn>,
     /// What is to be written before anything else: a head that waits for its body, or a refusal.
     held: BytesMut,
-    /// The engine is writing a refusal of its own, which ours has replaced.
+    /// Pingora is writing a refusal of its own, which ours has replaced.
     refusing: bool,
     /// How long a head may take once it has begun, and until when this one may.
     header_timeout: Duration,
@@ -572,19 +572,19 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    /// The deadline of the head is over. A connection that sent no byte gets no answer.
+    /// The deadline of the head is over. A connection that sent no byte gets no response.
     fn overdue(&mut self, cx: &mut Context<'_>) -> io::Error {
         if self.begun { self.refuse(cx, 408) } else { io::ErrorKind::TimedOut.into() }
     }
 
-    /// Answers in the engine's place, then fails the read, which makes it drop the connection.
+    /// Answers in Pingora's place, then fails the read, which makes it drop the connection.
     fn refuse(&mut self, cx: &mut Context<'_>, status: u16) -> io::Error {
         self.held.extend_from_slice(&self.conn.refusal(status));
         // A client that was too slow with its head is not waited for once more.
         if status != 408 {
             self.conn.linger_on_close();
         }
-        // One try: the client has read nothing yet, so the answer fits the socket's buffer.
+        // One try: the client has read nothing yet, so the response fits the socket's buffer.
         if self.poll_held(cx).is_ready() {
             let _ = self.io.poll_flush(cx);
             let _ = self.io.poll_shutdown(cx);
@@ -716,7 +716,7 @@ impl ClientStream {
         let before = buf.filled().len();
         let read = loop {
             break match self.poll_part(cx, buf, Self::head_part) {
-                // Empty lines before a request are no beginning of it: they reach the engine as little
+                // Empty lines before a request are no beginning of it: they reach Pingora as little
                 // as they start a clock.
                 Poll::Ready(Ok(Ok(came))) if came > 0 && buf.filled().len() == before => continue,
                 Poll::Ready(Ok(Ok(_))) => Poll::Ready(Ok(())),
@@ -758,7 +758,7 @@ impl AsyncRead for ClientStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if !self.held.is_empty() {
-            // The engine has nothing more to write for now: a head whose body is late leaves.
+            // Pingora has nothing more to write for now: a head whose body is late leaves.
             if let Poll::Ready(Err(error)) = self.poll_held(cx) {
                 return Poll::Ready(Err(error));
             }
@@ -790,7 +790,7 @@ impl AsyncWrite for ClientStream {
             return Poll::Ready(Ok(data.len()));
         }
         if self.conn.phase() != Phase::Open {
-            // No request came to be, so this is the engine's own refusal of one: ours says more.
+            // No request came to be, so this is Pingora's own refusal of one: ours says more.
             self.refusing = true;
             let status = data
                 .get(9..12)
@@ -846,7 +846,7 @@ impl AsyncWrite for ClientStream {
     }
 }
 
-// The engine closes by `poll_shutdown` and never calls this one.
+// Pingora closes by `poll_shutdown` and never calls this one.
 #[async_trait]
 impl Shutdown for ClientStream {
     async fn shutdown(&mut self) {
@@ -868,7 +868,7 @@ impl UniqueID for ClientStream {
     }
 }
 
-// What these would tell is in `Conn`; the engine only passes it through.
+// What these would tell is in `Conn`; Pingora only passes it through.
 impl Ssl for ClientStream {}
 impl Peek for ClientStream {}
 

@@ -1,11 +1,11 @@
-//! Who asked: what of a request decides how an answer of the proxy looks.
+//! Who asked: what of a request decides how a response of the proxy looks.
 
 use cube_route::{Port, SandboxId};
 use http::{HeaderMap, HeaderValue, Method, header};
 
 use crate::proxy::media_type::{essence, is_grpc};
 
-/// The shape of an answer, as far as the request decides it.
+/// The shape of a response, as far as the request decides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Shape {
     /// JSON.
@@ -35,7 +35,7 @@ pub(super) enum Preflight {
     Malformed,
 }
 
-/// What of a request matters for an answer of the proxy. Built only when there is one to make.
+/// What of a request matters for a response of the proxy. Built only when there is one to make.
 #[derive(Debug, Clone, Default)]
 pub struct ResponseFormat {
     pub(super) get: bool,
@@ -140,7 +140,7 @@ fn shape(headers: &HeaderMap) -> Shape {
     if navigates(headers) { Shape::Page } else { Shape::Json }
 }
 
-/// Whether a browser shows the answer to somebody. The User-Agent says nothing about that.
+/// Whether a browser shows the response to somebody. The User-Agent says nothing about that.
 pub(crate) fn navigates(headers: &HeaderMap) -> bool {
     if let Some(mode) = headers.get("sec-fetch-mode") {
         return mode.as_bytes().trim_ascii().eq_ignore_ascii_case(b"navigate");

@@ -1,4 +1,4 @@
-//! The answers the proxy makes itself (errors.md), in one place.
+//! The responses the proxy makes itself (errors.md), in one place.
 //!
 //! Whatever goes wrong is a [`ProxyError`]; [`render`] turns it into bytes for the one who asked, in
 //! the dialect of the process. Nothing else in the crate writes an error body.
@@ -6,6 +6,7 @@
 mod format;
 mod html;
 mod render;
+pub(crate) mod send;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -15,7 +16,7 @@ pub use format::{ResponseFormat, is_preflight};
 pub use render::{OwnResponse, render};
 pub use table::{ProxyError, Reason};
 
-/// How the proxy's own answers look: `errors.dialect`, one for the process.
+/// How the proxy's own responses look: `errors.dialect`, one for the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
     /// The old gateway's: `{"error":"<text>"}`.

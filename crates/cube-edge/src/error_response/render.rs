@@ -1,4 +1,4 @@
-//! From a error to the bytes of its answer.
+//! From a error to the bytes of its response.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
@@ -18,10 +18,10 @@ const JSON: &str = "application/json";
 const GRPC: &str = "application/grpc";
 const JSON_UTF8: &str = "application/json; charset=utf-8";
 
-/// A header of an own answer, with the case it has on HTTP/1.1.
+/// A header of an own response, with the case it has on HTTP/1.1.
 type Header = (&'static str, HeaderValue);
 
-/// An answer of the proxy, ready to be sent.
+/// A response of the proxy, ready to be sent.
 #[derive(Debug, Clone)]
 pub struct OwnResponse {
     /// The status on the wire.
@@ -41,10 +41,10 @@ pub struct OwnResponse {
 }
 
 impl OwnResponse {
-    /// The head for the engine, with the request's id as its last header.
+    /// The head for Pingora, with the request's id as its last header.
     ///
     /// # Errors
-    /// What the engine says about a header; none of ours is refused.
+    /// What Pingora says about a header; none of ours is refused.
     pub fn head(&self, request_id: HeaderValue) -> Result<ResponseHeader> {
         let mut head = ResponseHeader::build(self.status, Some(self.headers.len() + 3))?;
         for (name, value) in &self.headers {
@@ -55,7 +55,7 @@ impl OwnResponse {
     }
 }
 
-/// The answer to `format` for `error`.
+/// The response to `format` for `error`.
 #[must_use]
 pub fn render(error: ProxyError, format: &ResponseFormat, settings: Settings) -> OwnResponse {
     let (shown, error) = match (&format.preflight, error) {
@@ -103,7 +103,7 @@ pub fn render(error: ProxyError, format: &ResponseFormat, settings: Settings) ->
     }
 }
 
-/// What differs between the shapes of an answer.
+/// What differs between the shapes of a response.
 struct Content {
     status: StatusCode,
     kind: &'static str,

@@ -1,4 +1,4 @@
-//! Every row of errors.md in both dialects, and the shapes an answer can take.
+//! Every row of errors.md in both dialects, and the shapes a response can take.
 
 use cube_route::{Port, SandboxId};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};

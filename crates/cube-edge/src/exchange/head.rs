@@ -78,7 +78,7 @@ fn number(text: &[u8]) -> Option<u64> {
 /// Whether the connection outlives the message (RFC 9112, 9.3).
 fn keeps_alive(headers: &HeaderMap, version: Version) -> bool {
     let (mut close, mut keep) = (false, false);
-    for token in crate::proxy::upstream_request_filter::connection_tokens(headers) {
+    for token in crate::proxy::hop_by_hop::connection_tokens(headers) {
         close |= token.eq_ignore_ascii_case(b"close");
         keep |= token.eq_ignore_ascii_case(b"keep-alive");
     }

@@ -28,7 +28,7 @@ use pingora::proxy::{ProxyHttp, Session};
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, Result};
 
-use crate::connection::{ClientStream, ListenerProtocol, ORIGIN, Origin};
+use crate::connection::{ClientStream, DOWNSTREAM, Downstream, ListenerProtocol};
 use crate::proxy::context::Context;
 use crate::proxy::hooks::SandboxProxy;
 use crate::proxy::media_type::is_grpc;
@@ -62,8 +62,8 @@ impl Exchange {
     }
 
     /// Whether it takes a request of an HTTP/2 client: those whose upstream speaks HTTP/1.1.
-    pub(crate) fn takes_stream(&self, request: &RequestHeader, origin: &Origin) -> bool {
-        let grpc = origin.conn.protocol == ListenerProtocol::Grpc || is_grpc(&request.headers);
+    pub(crate) fn takes_stream(&self, request: &RequestHeader, downstream: &Downstream) -> bool {
+        let grpc = downstream.conn.protocol == ListenerProtocol::Grpc || is_grpc(&request.headers);
         !grpc && request.method != Method::CONNECT && self.takes_host(request)
     }
 
@@ -84,10 +84,10 @@ impl Exchange {
         &self,
         stream: Box<ClientStream>,
         request: Request,
-        origin: &Origin,
+        downstream: &Downstream,
         last: bool,
     ) -> Option<Box<ClientStream>> {
-        let mut ctx = ORIGIN.sync_scope(origin.clone(), || self.proxy.new_ctx());
+        let mut ctx = DOWNSTREAM.sync_scope(downstream.clone(), || self.proxy.new_ctx());
         let silence = ctx.settings.upstream.silence_timeout;
         let (down, client) = Down::new(stream, request, self.proxy.0.drain.clone(), last);
         let mut session = Session::new_h1(Box::new(std::io::Cursor::new(Vec::new())));
@@ -99,7 +99,7 @@ impl Exchange {
         }
         self.proxy.logging(&mut session, failed.as_deref(), &mut ctx).await;
         // Said for Pingora's path alone.
-        origin.conn.take_join_head();
+        downstream.conn.take_join_head();
         if failed.is_some() {
             return None;
         }

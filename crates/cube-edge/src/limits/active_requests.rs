@@ -10,7 +10,7 @@ use cube_route::SandboxId;
 use cube_sharded::Sharded;
 use parking_lot::Mutex;
 
-use crate::connection::{Conn, Kill, Origin};
+use crate::connection::{Conn, Downstream, Kill};
 use crate::limits::top_sandboxes::{Counts, TopSandbox, TopSandboxes, Turn, Watch};
 
 const SHARDS: usize = 64;
@@ -18,7 +18,7 @@ const SHARDS: usize = 64;
 /// A part of the requests under way, by sandbox.
 #[derive(Default)]
 struct Part {
-    requests: AHashMap<SandboxId, Vec<Arc<Live>>>,
+    requests: AHashMap<SandboxId, Vec<Arc<RequestState>>>,
     /// Filled only while somebody looks.
     counts: Counts,
 }
@@ -27,7 +27,7 @@ type Shard = Mutex<Part>;
 
 /// Why a request is ended from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum EndReason {
     /// The sandbox is being or was killed.
     Killed,
     /// Its record was deleted, or describes another life of it.
@@ -37,7 +37,7 @@ pub(crate) enum Ended {
 }
 
 /// One request under way.
-pub(crate) struct Live {
+pub(crate) struct RequestState {
     ended: AtomicU8,
     began: Instant,
     conn: Arc<Conn>,
@@ -46,14 +46,14 @@ pub(crate) struct Live {
     generation: Mutex<Option<Generation>>,
 }
 
-impl Live {
+impl RequestState {
     /// Whether, and why, it was ended from outside. One atomic load.
-    pub(crate) fn ended(&self) -> Option<Ended> {
+    pub(crate) fn ended(&self) -> Option<EndReason> {
         match self.ended.load(Ordering::Acquire) {
             0 => None,
-            1 => Some(Ended::Killed),
-            2 => Some(Ended::Revoked),
-            _ => Some(Ended::Drained),
+            1 => Some(EndReason::Killed),
+            2 => Some(EndReason::Revoked),
+            _ => Some(EndReason::Drained),
         }
     }
 
@@ -63,11 +63,11 @@ impl Live {
         *self.generation.lock() = generation;
     }
 
-    fn end(&self, why: Ended) {
+    fn end(&self, why: EndReason) {
         let why = match why {
-            Ended::Killed => 1,
-            Ended::Revoked => 2,
-            Ended::Drained => 3,
+            EndReason::Killed => 1,
+            EndReason::Revoked => 2,
+            EndReason::Drained => 3,
         };
         if self.ended.compare_exchange(0, why, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return;
@@ -94,15 +94,15 @@ impl ActiveRequests {
     pub(crate) fn enter(
         self: &Arc<Self>,
         id: &SandboxId,
-        origin: &Origin,
+        downstream: &Downstream,
         limit: Option<u32>,
         began: Instant,
-    ) -> Result<Place, u32> {
-        let live = Arc::new(Live {
+    ) -> Result<ActiveRequest, u32> {
+        let live = Arc::new(RequestState {
             ended: AtomicU8::new(0),
             began,
-            conn: origin.conn.clone(),
-            kill: origin.kill.clone(),
+            conn: downstream.conn.clone(),
+            kill: downstream.kill.clone(),
             generation: Mutex::new(None),
         });
         let counted = self.watch.counts().unwrap_or_else(|turn| {
@@ -119,7 +119,7 @@ impl ActiveRequests {
             shard.counts.add(id);
         }
         drop(shard);
-        Ok(Place { all: self.clone(), id: id.clone(), live })
+        Ok(ActiveRequest { all: self.clone(), id: id.clone(), request: live })
     }
 
     /// Whether a request of this sandbox is under way.
@@ -147,7 +147,7 @@ impl ActiveRequests {
     }
 
     /// Ends the requests of a sandbox; with `before`, only those of an older life.
-    pub(crate) fn end(&self, id: &SandboxId, why: Ended, before: Option<Generation>) {
+    pub(crate) fn end(&self, id: &SandboxId, why: EndReason, before: Option<Generation>) {
         let requests = self.shard(id).lock().requests.get(id).cloned().unwrap_or_default();
         for live in requests {
             let concerned = match before {
@@ -161,7 +161,7 @@ impl ActiveRequests {
     }
 
     /// Ends the requests of all sandboxes.
-    pub(crate) fn end_all(&self, why: Ended) {
+    pub(crate) fn end_all(&self, why: EndReason) {
         for id in self.ids() {
             self.end(&id, why, None);
         }
@@ -212,17 +212,17 @@ impl ActiveRequests {
 }
 
 /// A request's place among those of its sandbox, given back when dropped.
-pub(crate) struct Place {
+pub(crate) struct ActiveRequest {
     all: Arc<ActiveRequests>,
     id: SandboxId,
-    pub(crate) live: Arc<Live>,
+    pub(crate) request: Arc<RequestState>,
 }
 
-impl Drop for Place {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         let mut shard = self.all.shard(&self.id).lock();
         if let Some(requests) = shard.requests.get_mut(&self.id) {
-            if let Some(at) = requests.iter().position(|live| Arc::ptr_eq(live, &self.live)) {
+            if let Some(at) = requests.iter().position(|live| Arc::ptr_eq(live, &self.request)) {
                 requests.swap_remove(at);
             }
             if requests.is_empty() {

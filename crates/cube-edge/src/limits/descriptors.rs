@@ -32,7 +32,7 @@ pub(crate) struct Descriptors {
     /// have the rest to themselves.
     clients: RawFd,
     upstreams: Arc<Upstreams>,
-    /// `upstreams` as the engine asks it. Made once: each request hands the engine one, whether or not
+    /// `upstreams` as Pingora asks it. Made once: each request hands Pingora one, whether or not
     /// a connection is made for it.
     check: Arc<Check>,
     /// Upstream connections that failed on this side for another reason than the ceiling.
@@ -116,7 +116,7 @@ impl Descriptors {
         self.upstreams.check(socket)
     }
 
-    /// [`Descriptors::check_upstream`] as the engine calls it between opening and connecting.
+    /// [`Descriptors::check_upstream`] as Pingora calls it between opening and connecting.
     pub(crate) fn upstream_check(&self) -> Arc<Check> {
         Arc::clone(&self.check)
     }

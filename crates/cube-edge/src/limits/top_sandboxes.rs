@@ -93,7 +93,7 @@ pub(crate) enum Turn {
 
 /// Whether somebody looks.
 pub(crate) struct Watch {
-    origin: Instant,
+    counted_since: Instant,
     /// Milliseconds since `origin`; 0: nobody looks.
     until: AtomicU64,
     windows: Mutex<Windows>,
@@ -103,7 +103,7 @@ impl Watch {
     pub(crate) fn new() -> Self {
         let now = Instant::now();
         let windows = Mutex::new(Windows { previous: now, current: now });
-        Self { origin: now, until: AtomicU64::new(0), windows }
+        Self { counted_since: now, until: AtomicU64::new(0), windows }
     }
 
     /// Whether a request is to be counted; the error says that this was found to be over just now.
@@ -137,7 +137,7 @@ impl Watch {
     }
 
     fn millis(&self, at: Instant) -> u64 {
-        u64::try_from(at.saturating_duration_since(self.origin).as_millis()).unwrap_or(u64::MAX).max(1)
+        u64::try_from(at.saturating_duration_since(self.counted_since).as_millis()).unwrap_or(u64::MAX).max(1)
     }
 }
 

@@ -34,9 +34,9 @@ pub struct Finished {
     pub method: MethodClass,
     /// Class of the path that went (or would have gone) upstream.
     pub route: RouteClass,
-    /// Status 200..=399; for an answer of the proxy [`crate::OwnResponse::success`].
+    /// Status 200..=399; for a response of the proxy [`crate::OwnResponse::success`].
     pub success: bool,
-    /// From the first byte of its head to the last of its answer.
+    /// From the first byte of its head to the last of its response.
     pub took: Duration,
     /// The return code for the log (unmasked).
     pub retcode: Retcode,
@@ -60,7 +60,7 @@ pub struct EdgeMetrics {
     bytes: [IntCounter; Direction::ALL.len()],
     handshakes: [IntCounter; TlsOutcome::ALL.len()],
     certificates: IntGaugeVec,
-    /// From the request's head being sent upstream to the first byte of the answer, seconds.
+    /// From the request's head being sent upstream to the first byte of the response, seconds.
     pub upstream_first_byte: Histogram,
     /// What the proxy itself adds before the request goes upstream, without holding and
     /// connecting, seconds.
@@ -182,7 +182,7 @@ impl EdgeMetrics {
         })
     }
 
-    /// Counts a request. Once for each, those that the engine refuses too.
+    /// Counts a request. Once for each, those that Pingora refuses too.
     pub fn finished(&self, request: &Finished) {
         let (method, result, route) =
             (request.method as usize, usize::from(request.success), request.route as usize);
@@ -226,7 +226,7 @@ impl EdgeMetrics {
         )
     }
 
-    /// Counts an answer as under way for as long as the guard lives.
+    /// Counts a response as under way for as long as the guard lives.
     #[must_use]
     pub fn stream(&self) -> GaugeGuard {
         GaugeGuard::of(Some(&self.open_streams))

@@ -16,176 +16,183 @@ use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 use tokio::io::Interest;
 
-use crate::connection::Origin;
+use crate::connection::Downstream;
 use crate::error_response::{ProxyError, is_preflight};
-use crate::limits::active_requests::Ended;
+use crate::limits::active_requests::EndReason;
 use crate::proxy::context::{Context, Destination, Sandbox};
-use crate::proxy::request_filter::Stop;
-use crate::proxy::response_filter::ended;
+use crate::proxy::rejection::Rejection;
 use crate::proxy::state::{ProxyState, header_text};
 
 /// How often a client whose request is held is looked for when it has bytes waiting.
 const LOOK: Duration = Duration::from_millis(200);
 
-impl ProxyState {
-    /// Judges the request against what is known of its sandbox.
-    pub(crate) async fn check_access(&self, session: &mut Session, ctx: &mut Context) -> Result<(), Stop> {
-        self.check_access_from(session, ctx, false).await
-    }
+/// Judges the request against what is known of its sandbox.
+pub(crate) async fn check_access(
+    state: &ProxyState,
+    session: &mut Session,
+    ctx: &mut Context,
+) -> Result<(), Rejection> {
+    check_access_from(state, session, ctx, false).await
+}
 
-    /// The same on a record that is read after this call (after a failed connect).
-    pub(crate) async fn recheck_access(&self, session: &mut Session, ctx: &mut Context) -> Result<(), Stop> {
-        self.check_access_from(session, ctx, true).await
-    }
+/// The same on a record that is read after this call (after a failed connect).
+pub(crate) async fn recheck_access(
+    state: &ProxyState,
+    session: &mut Session,
+    ctx: &mut Context,
+) -> Result<(), Rejection> {
+    check_access_from(state, session, ctx, true).await
+}
 
-    async fn check_access_from(
-        &self,
-        session: &mut Session,
-        ctx: &mut Context,
-        mut afresh: bool,
-    ) -> Result<(), Stop> {
-        let Some(target) = ctx.target.clone() else {
-            return Ok(()); // the control plane's
-        };
-        let Some(origin) = ctx.origin.clone() else { return Err(ProxyError::Internal.into()) };
-        ctx.destination = Destination::Nowhere;
-        if let Some(place) = &ctx.place {
-            place.live.belongs_to(None);
+async fn check_access_from(
+    state: &ProxyState,
+    session: &mut Session,
+    ctx: &mut Context,
+    mut afresh: bool,
+) -> Result<(), Rejection> {
+    let Some(target) = ctx.target.clone() else {
+        return Ok(()); // the control plane's
+    };
+    let Some(downstream) = ctx.downstream.clone() else { return Err(ProxyError::Internal.into()) };
+    ctx.destination = Destination::Nowhere;
+    if let Some(active) = &ctx.active {
+        active.request.belongs_to(None);
+    }
+    loop {
+        let entry = lookup_record(state, &target, afresh).await?;
+        check_token(state, session, ctx, &target, &entry)?;
+        take_slot(state, ctx, &target, &downstream, &entry)?;
+        match state.lifecycle.gate(&target.id) {
+            GateVerdict::Pass => {
+                return choose_route(state, ctx, &target, &downstream, entry).map_err(Rejection::Error);
+            }
+            GateVerdict::Refuse(refusal) => return Err(error_of(refusal).into()),
+            GateVerdict::Hold => {}
         }
-        loop {
-            let entry = self.lookup_record(&target, afresh).await?;
-            self.check_token(session, ctx, &target, &entry)?;
-            self.take_slot(ctx, &target, &origin, &entry)?;
-            match self.lifecycle.gate(&target.id) {
-                GateVerdict::Pass => {
-                    return self.dispatch(ctx, &target, &origin, entry).map_err(Stop::ProxyError);
+        let request = session.req_header();
+        let patient = ctx.held < ctx.settings.pause_wait || ctx.held.is_zero();
+        if is_preflight(&request.method, &request.headers) || !patient {
+            // A preflight wakes nothing and holds nothing; and a state that keeps changing
+            // must not hold a request for longer than one that does not.
+            match state.lifecycle.gate_without_hold(&target.id) {
+                Some(refusal) => return Err(error_of(refusal).into()),
+                None => {
+                    return choose_route(state, ctx, &target, &downstream, entry).map_err(Rejection::Error);
                 }
-                GateVerdict::Refuse(refusal) => return Err(error_of(refusal).into()),
-                GateVerdict::Hold => {}
-            }
-            let request = session.req_header();
-            let patient = ctx.held < ctx.settings.pause_wait || ctx.held.is_zero();
-            if is_preflight(&request.method, &request.headers) || !patient {
-                // A preflight wakes nothing and holds nothing; and a state that keeps changing
-                // must not hold a request for longer than one that does not.
-                match self.lifecycle.gate_without_hold(&target.id) {
-                    Some(refusal) => return Err(error_of(refusal).into()),
-                    None => return self.dispatch(ctx, &target, &origin, entry).map_err(Stop::ProxyError),
-                }
-            }
-            // Nothing of the old life is kept while the request waits for the next one.
-            drop(entry);
-            if let Some(place) = &ctx.place {
-                place.live.belongs_to(None);
-            }
-            let id = header_text(&ctx.request_id).to_owned();
-            let begun = Instant::now();
-            let held = tokio::select! {
-                held = self.lifecycle.hold(&target.id, &id, !ctx.resumed) => held,
-                () = client_left(session, &origin) => return Err(left(ctx)),
-            };
-            ctx.held += begun.elapsed();
-            match held {
-                HoldOutcome::Changed => {}
-                HoldOutcome::Resumed => {
-                    ctx.resumed = true;
-                    ctx.attempts.tally.restart();
-                }
-                HoldOutcome::Refuse(refusal) => return Err(error_of(refusal).into()),
-            }
-            afresh = true;
-        }
-    }
-
-    async fn lookup_record(
-        &self,
-        target: &SandboxTarget,
-        afresh: bool,
-    ) -> Result<Arc<RouteEntry>, ProxyError> {
-        let looked_up = if afresh {
-            self.resolver.lookup_fresh(&target.id).await
-        } else if let Some(cached) = self.resolver.cached(target.id.as_str()) {
-            Ok(cached)
-        } else {
-            self.resolver.lookup(&target.id).await
-        };
-        match looked_up {
-            Ok(Lookup::Found(entry)) => Ok(entry),
-            Ok(Lookup::Unknown) => Err(ProxyError::NoRecord),
-            Err(error) => {
-                tracing::debug!(%error, "lookup failed");
-                Err(ProxyError::StoreUnavailable)
             }
         }
-    }
-
-    fn check_token(
-        &self,
-        session: &Session,
-        ctx: &mut Context,
-        target: &SandboxTarget,
-        entry: &RouteEntry,
-    ) -> Result<(), ProxyError> {
-        if ctx.settings.exempt_ports.contains(&target.port) {
-            return Ok(());
+        // Nothing of the old life is kept while the request waits for the next one.
+        drop(entry);
+        if let Some(active) = &ctx.active {
+            active.request.belongs_to(None);
         }
-        let error = match cube_resolver::authorise(&entry.record, &session.req_header().headers) {
-            TokenVerdict::Authorised => return Ok(()),
-            TokenVerdict::Missing => ProxyError::TokenMissing,
-            TokenVerdict::Wrong => ProxyError::TokenWrong,
+        let id = header_text(&ctx.request_id).to_owned();
+        let begun = Instant::now();
+        let held = tokio::select! {
+            held = state.lifecycle.hold(&target.id, &id, !ctx.resumed) => held,
+            () = client_left(session, &downstream) => return Err(Rejection::of_a_client_that_left(ctx)),
         };
-        // While the store cannot answer, an unknown id is answered 310500; a masked refusal must
-        // not differ from it.
-        ctx.masked_as_unavailable = ctx.settings.answers.mask_existence && self.store.failing();
-        Err(error)
-    }
-
-    fn take_slot(
-        &self,
-        ctx: &mut Context,
-        target: &SandboxTarget,
-        origin: &Origin,
-        entry: &RouteEntry,
-    ) -> Result<(), ProxyError> {
-        let place = match &ctx.place {
-            Some(place) => place,
-            None => {
-                let limit = ctx.settings.limits.requests_per_sandbox;
-                let place = self
-                    .live
-                    .enter(&target.id, origin, limit, ctx.started)
-                    .map_err(|limit| ProxyError::TooManyForSandbox { limit })?;
-                ctx.place.insert(place)
+        ctx.held += begun.elapsed();
+        match held {
+            HoldOutcome::Changed => {}
+            HoldOutcome::Resumed => {
+                ctx.resumed = true;
+                ctx.attempts.tally.restart();
             }
-        };
-        place.live.belongs_to(Some(entry.generation));
-        match place.live.ended() {
-            None => Ok(()),
-            Some(Ended::Killed) => Err(ProxyError::Killed),
-            Some(Ended::Revoked) => Err(ProxyError::Revoked),
-            Some(Ended::Drained) => Err(ProxyError::DrainTimeout),
+            HoldOutcome::Refuse(refusal) => return Err(error_of(refusal).into()),
+        }
+        afresh = true;
+    }
+}
+
+async fn lookup_record(
+    state: &ProxyState,
+    target: &SandboxTarget,
+    afresh: bool,
+) -> Result<Arc<RouteEntry>, ProxyError> {
+    let looked_up = if afresh {
+        state.resolver.lookup_fresh(&target.id).await
+    } else if let Some(cached) = state.resolver.cached(target.id.as_str()) {
+        Ok(cached)
+    } else {
+        state.resolver.lookup(&target.id).await
+    };
+    match looked_up {
+        Ok(Lookup::Found(entry)) => Ok(entry),
+        Ok(Lookup::Unknown) => Err(ProxyError::NoRecord),
+        Err(error) => {
+            tracing::debug!(%error, "lookup failed");
+            Err(ProxyError::StoreUnavailable)
         }
     }
+}
 
-    fn dispatch(
-        &self,
-        ctx: &mut Context,
-        target: &SandboxTarget,
-        origin: &Origin,
-        entry: Arc<RouteEntry>,
-    ) -> Result<(), ProxyError> {
-        ctx.masked_host = masked_host(&entry, target.port)?;
-        let node_ip: IpAddr = ctx.settings.node_ip.unwrap_or_else(|| origin.conn.local.ip()).to_canonical();
-        let route = cube_resolver::route(&entry.record, target.port, node_ip, &ctx.settings.guard)
-            .map_err(error_of_route)?;
-        let permit = match self.breaker.check_for(route.node, route.address.ip(), &target.id) {
-            BreakerVerdict::Pass(permit) => permit,
-            BreakerVerdict::Faulty => return Err(ProxyError::FaultyNode),
-            BreakerVerdict::Open => return Err(ProxyError::BreakerOpen),
-        };
-        ctx.destination = Destination::Sandbox(Sandbox { entry, route, permit });
-        Ok(())
+fn check_token(
+    state: &ProxyState,
+    session: &Session,
+    ctx: &mut Context,
+    target: &SandboxTarget,
+    entry: &RouteEntry,
+) -> Result<(), ProxyError> {
+    if ctx.settings.exempt_ports.contains(&target.port) {
+        return Ok(());
     }
+    let error = match cube_resolver::authorise(&entry.record, &session.req_header().headers) {
+        TokenVerdict::Authorised => return Ok(()),
+        TokenVerdict::Missing => ProxyError::TokenMissing,
+        TokenVerdict::Wrong => ProxyError::TokenWrong,
+    };
+    // While the store cannot answer, an unknown id is answered 310500; a masked refusal must
+    // not differ from it.
+    ctx.masked_as_unavailable = ctx.settings.answers.mask_existence && state.store.failing();
+    Err(error)
+}
+
+fn take_slot(
+    state: &ProxyState,
+    ctx: &mut Context,
+    target: &SandboxTarget,
+    downstream: &Downstream,
+    entry: &RouteEntry,
+) -> Result<(), ProxyError> {
+    let active = match &ctx.active {
+        Some(active) => active,
+        None => {
+            let limit = ctx.settings.limits.requests_per_sandbox;
+            let active = state
+                .active_requests
+                .enter(&target.id, downstream, limit, ctx.started)
+                .map_err(|limit| ProxyError::TooManyForSandbox { limit })?;
+            ctx.active.insert(active)
+        }
+    };
+    active.request.belongs_to(Some(entry.generation));
+    match active.request.ended() {
+        None => Ok(()),
+        Some(EndReason::Killed) => Err(ProxyError::Killed),
+        Some(EndReason::Revoked) => Err(ProxyError::Revoked),
+        Some(EndReason::Drained) => Err(ProxyError::DrainTimeout),
+    }
+}
+
+fn choose_route(
+    state: &ProxyState,
+    ctx: &mut Context,
+    target: &SandboxTarget,
+    downstream: &Downstream,
+    entry: Arc<RouteEntry>,
+) -> Result<(), ProxyError> {
+    ctx.masked_host = masked_host(&entry, target.port)?;
+    let node_ip: IpAddr = ctx.settings.node_ip.unwrap_or_else(|| downstream.conn.local.ip()).to_canonical();
+    let route = cube_resolver::route(&entry.record, target.port, node_ip, &ctx.settings.guard)
+        .map_err(error_of_route)?;
+    let permit = match state.breaker.check_for(route.node, route.address.ip(), &target.id) {
+        BreakerVerdict::Pass(permit) => permit,
+        BreakerVerdict::Faulty => return Err(ProxyError::FaultyNode),
+        BreakerVerdict::Open => return Err(ProxyError::BreakerOpen),
+    };
+    ctx.destination = Destination::Sandbox(Sandbox { entry, route, permit });
+    Ok(())
 }
 
 /// What the sandbox sees as Host, where that is not the client's own.
@@ -225,21 +232,15 @@ pub(crate) fn error_of_route(error: RouteError) -> ProxyError {
     }
 }
 
-/// Why a held request whose connection cannot be read from any more does not go on: a kill ends
-/// reading too, and its answer can still be written.
-pub(crate) fn left(ctx: &Context) -> Stop {
-    ended(ctx).map_or(Stop::Left, Stop::ProxyError)
-}
-
 /// Returns when the client of a held request has left. Nobody reads its connection meanwhile, so
 /// the socket is asked (HTTP/1.1) or the stream (HTTP/2).
-pub(crate) async fn client_left(session: &mut Session, origin: &Origin) {
+pub(crate) async fn client_left(session: &mut Session, downstream: &Downstream) {
     if let ServerSession::H2(http2) = session.as_downstream_mut() {
         let _ = http2.idle().await;
         return;
     }
     loop {
-        match origin.conn.tcp.ready(Interest::READABLE).await {
+        match downstream.conn.tcp.ready(Interest::READABLE).await {
             Ok(ready) if ready.is_read_closed() => return,
             Err(_) => return,
             // Bytes that wait (a body, a pipelined request) keep the socket readable.

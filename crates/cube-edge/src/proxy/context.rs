@@ -10,17 +10,18 @@ use cube_breaker::DialPermit;
 use cube_resolver::{Route, RouteEntry};
 use cube_route::SandboxTarget;
 use http::{HeaderValue, Method};
+use pingora::{Error, ErrorType};
 
 use crate::access_log::UpstreamTry;
-use crate::connection::Origin;
+use crate::connection::Downstream;
 use crate::error_response::ProxyError;
 use crate::error_response::Reason;
-use crate::limits::active_requests::Place;
+use crate::limits::active_requests::{ActiveRequest, EndReason};
 use crate::metrics::{FormClass, GaugeGuard, RouteClass};
-use crate::proxy::cache_filters::Cached;
 use crate::proxy::http_upgrade::BodyEnd;
 use crate::proxy::retry::{Next, Tally};
 use crate::proxy::state::ProxyState;
+use crate::response_cache::CacheUse;
 use crate::retcode::Retcode;
 use crate::settings::Settings;
 
@@ -44,14 +45,14 @@ pub(crate) struct Sandbox {
 /// How a request ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outcome {
-    /// The status that counts: the answer's, or the one it would have without gRPC or Connect.
+    /// The status that counts: the response's, or the one it would have without gRPC or Connect.
     pub(crate) status: u16,
     pub(crate) retcode: Retcode,
     pub(crate) reason: Reason,
 }
 
 impl Outcome {
-    /// The client left before the answer began.
+    /// The client left before the response began.
     pub(crate) const CLIENT_LEFT: Self =
         Self { status: 499, retcode: Retcode::ClientClosed, reason: Reason::ClientClosed };
 }
@@ -60,7 +61,7 @@ impl Outcome {
 pub struct Context {
     pub(crate) state: Arc<ProxyState>,
     pub(crate) settings: Arc<Settings>,
-    pub(crate) origin: Option<Origin>,
+    pub(crate) downstream: Option<Downstream>,
     pub(crate) started: Instant,
     /// The request's number on its connection.
     pub(crate) number: u32,
@@ -75,7 +76,7 @@ pub struct Context {
     pub(crate) target: Option<SandboxTarget>,
     pub(crate) destination: Destination,
     /// The request's place among those of its sandbox.
-    pub(crate) place: Option<Place>,
+    pub(crate) active: Option<ActiveRequest>,
     /// `MaskRequestHost`, rendered: what the sandbox sees as Host.
     pub(crate) masked_host: Option<HeaderValue>,
     pub(crate) upgrade: bool,
@@ -92,7 +93,7 @@ pub struct Context {
     pub(crate) attempts: Attempts,
     pub(crate) body: Body,
     /// What the response cache has to do with it.
-    pub(crate) cached: Cached,
+    pub(crate) cache_use: CacheUse,
     /// When the sandbox's activity was stamped last; `None`: nothing was sent yet.
     pub(crate) stamped: Option<Instant>,
     pub(crate) outcome: Option<Outcome>,
@@ -146,9 +147,9 @@ pub(crate) struct Seen {
     pub(crate) real_ip: Option<std::net::IpAddr>,
     pub(crate) forwarded_for: Option<HeaderValue>,
     pub(crate) forwarded_proto: Option<HeaderValue>,
-    /// The answer's head went to the client, with this status.
+    /// The response's head went to the client, with this status.
     pub(crate) head_sent: Option<u16>,
-    /// The answer was cut after its head, for this reason.
+    /// The response was cut after its head, for this reason.
     pub(crate) cut: Option<Reason>,
 }
 
@@ -200,15 +201,19 @@ impl Context {
             _ => None,
         }
     }
-}
 
-impl Drop for Context {
-    /// A request whose task was dropped in the middle (a kill, a panic) is counted and logged all
-    /// the same.
-    fn drop(&mut self) {
-        if !self.logged {
-            let state = self.state.clone();
-            state.log_request(self, None);
+    /// What to say of a request that was ended from outside.
+    pub(crate) fn ended(&self) -> Option<ProxyError> {
+        match self.active.as_ref()?.request.ended()? {
+            EndReason::Killed => Some(ProxyError::Killed),
+            EndReason::Revoked => Some(ProxyError::Revoked),
+            EndReason::Drained => Some(ProxyError::DrainTimeout),
         }
+    }
+
+    /// Notes what the client is to be told; the error that ends the attempts.
+    pub(crate) fn fail(&mut self, error: ProxyError) -> Box<Error> {
+        self.error = Some(error);
+        Error::new_in(ErrorType::Custom("refused"))
     }
 }

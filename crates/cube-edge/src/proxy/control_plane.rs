@@ -72,7 +72,7 @@ impl ControlPlane {
         peer.options.ca = trust.authorities();
     }
 
-    /// Says why a handshake failed: the answer has only a code and a reason.
+    /// Says why a handshake failed: the response has only a code and a reason.
     pub(crate) fn handshake_failed(&self, error: &pingora::Error) {
         // A broken control plane must not become a flood of log lines.
         let count = self.untrusted.fetch_add(1, Ordering::Relaxed) + 1;

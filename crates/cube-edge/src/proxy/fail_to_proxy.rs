@@ -10,12 +10,12 @@ use pingora::{Error, ErrorSource, ErrorType};
 use crate::drain::Stage;
 use crate::error_response::ProxyError;
 use crate::error_response::Reason;
+use crate::error_response::send::respond_with_error;
 use crate::limits::descriptors::OUT_OF_DESCRIPTORS;
 use crate::proxy::context::{Context, Outcome};
-use crate::proxy::response_filter::ended;
 use crate::proxy::state::ProxyState;
 
-/// How the engine names a body that ends before its length or its last chunk.
+/// How Pingora names a body that ends before its length or its last chunk.
 const PREMATURE_BODY_END: ErrorType = ErrorType::new("PrematureBodyEnd");
 /// A stream that is dropped at once loses what is still queued before its reset.
 const BEFORE_RESET: Duration = Duration::from_millis(20);
@@ -26,75 +26,73 @@ enum Meaning {
     ClientLeft,
 }
 
-impl ProxyState {
-    /// Answers where no answer has begun; else makes sure that the end shows as a cut.
-    pub(crate) async fn respond_to_failure(
-        &self,
-        session: &mut Session,
-        error: &Error,
-        ctx: &mut Context,
-    ) -> FailToProxy {
-        let over = FailToProxy { error_code: 0, can_reuse_downstream: false };
-        session.set_keepalive(None);
-        if ctx.outcome.is_some() {
-            return over; // told already, or nobody is there to be told
-        }
-        let meaning = match ended(ctx) {
-            Some(error) => Meaning::Tell(error),
-            None => match meaning(error, ctx) {
-                // Its connection was closed for it.
-                Meaning::ClientLeft if self.drain.stage() == Stage::Over => {
-                    Meaning::Tell(ProxyError::DrainTimeout)
-                }
-                meaning => meaning,
-            },
-        };
-        // A 101 is the answer: what comes after it belongs to the tunnel.
-        let begun = session.response_written().is_some_and(|head| {
-            head.status == StatusCode::SWITCHING_PROTOCOLS || !head.status.is_informational()
-        });
-        let reason = match meaning {
-            Meaning::ClientLeft if begun => Reason::ClientClosed,
-            Meaning::ClientLeft => {
-                ctx.outcome = Some(Outcome::CLIENT_LEFT);
-                return over;
-            }
-            Meaning::Tell(error) if !begun => {
-                // An error here says that the client has left meanwhile; the outcome stands.
-                let _ = self.answer(session, ctx, error).await;
-                if session.req_header().version < Version::HTTP_2 {
-                    session.shutdown().await;
-                }
-                return FailToProxy {
-                    error_code: ctx.outcome.map_or(500, |outcome| outcome.status),
-                    can_reuse_downstream: true,
-                };
-            }
-            Meaning::Tell(error) => error.reason(),
-        };
-        ctx.seen.cut = Some(reason);
-        self.show_cut(session, ctx).await;
-        over
+/// Answers where no response has begun; else makes sure that the end shows as a cut.
+pub(crate) async fn respond_to_failure(
+    state: &ProxyState,
+    session: &mut Session,
+    error: &Error,
+    ctx: &mut Context,
+) -> FailToProxy {
+    let over = FailToProxy { error_code: 0, can_reuse_downstream: false };
+    session.set_keepalive(None);
+    if ctx.outcome.is_some() {
+        return over; // told already, or nobody is there to be told
     }
+    let meaning = match ctx.ended() {
+        Some(error) => Meaning::Tell(error),
+        None => match meaning(error, ctx) {
+            // Its connection was closed for it.
+            Meaning::ClientLeft if state.drain.stage() == Stage::Over => {
+                Meaning::Tell(ProxyError::DrainTimeout)
+            }
+            meaning => meaning,
+        },
+    };
+    // A 101 is the response: what comes after it belongs to the tunnel.
+    let begun = session.response_written().is_some_and(|head| {
+        head.status == StatusCode::SWITCHING_PROTOCOLS || !head.status.is_informational()
+    });
+    let reason = match meaning {
+        Meaning::ClientLeft if begun => Reason::ClientClosed,
+        Meaning::ClientLeft => {
+            ctx.outcome = Some(Outcome::CLIENT_LEFT);
+            return over;
+        }
+        Meaning::Tell(error) if !begun => {
+            // An error here says that the client has left meanwhile; the outcome stands.
+            let _ = respond_with_error(session, ctx, error).await;
+            if session.req_header().version < Version::HTTP_2 {
+                session.shutdown().await;
+            }
+            return FailToProxy {
+                error_code: ctx.outcome.map_or(500, |outcome| outcome.status),
+                can_reuse_downstream: true,
+            };
+        }
+        Meaning::Tell(error) => error.reason(),
+    };
+    ctx.seen.cut = Some(reason);
+    show_cut(session, ctx).await;
+    over
+}
 
-    /// Ends an answer that was begun so that nobody takes the end for its own.
-    pub(crate) async fn show_cut(&self, session: &mut Session, ctx: &Context) {
-        if session.req_header().version == Version::HTTP_2 {
-            tokio::time::sleep(BEFORE_RESET).await;
-            return; // dropping the stream resets it
-        }
-        let Some(origin) = &ctx.origin else { return };
-        let framed = session.response_written().is_some_and(|head| {
-            head.headers.contains_key(http::header::CONTENT_LENGTH)
-                || head.headers.contains_key(http::header::TRANSFER_ENCODING)
-        });
-        if framed {
-            // The missing rest shows the cut. Under TLS the close is said, so that the client does
-            // not take it for an attack.
-            session.shutdown().await;
-        } else {
-            origin.conn.reset_on_close();
-        }
+/// Ends a response that was begun so that nobody takes the end for its own.
+pub(crate) async fn show_cut(session: &mut Session, ctx: &Context) {
+    if session.req_header().version == Version::HTTP_2 {
+        tokio::time::sleep(BEFORE_RESET).await;
+        return; // dropping the stream resets it
+    }
+    let Some(downstream) = &ctx.downstream else { return };
+    let framed = session.response_written().is_some_and(|head| {
+        head.headers.contains_key(http::header::CONTENT_LENGTH)
+            || head.headers.contains_key(http::header::TRANSFER_ENCODING)
+    });
+    if framed {
+        // The missing rest shows the cut. Under TLS the close is said, so that the client does
+        // not take it for an attack.
+        session.shutdown().await;
+    } else {
+        downstream.conn.reset_on_close();
     }
 }
 
@@ -110,7 +108,9 @@ fn meaning(error: &Error, ctx: &Context) -> Meaning {
             ErrorType::ReadTimedout => Meaning::Tell(ProxyError::BodyTimeout),
             ErrorType::InvalidHTTPHeader => Meaning::Tell(ProxyError::BadRequest),
             kind if *kind == PREMATURE_BODY_END => Meaning::ClientLeft,
-            ErrorType::ReadError if ctx.origin.as_ref().is_some_and(|origin| origin.conn.is_misframed()) => {
+            ErrorType::ReadError
+                if ctx.downstream.as_ref().is_some_and(|downstream| downstream.conn.is_misframed()) =>
+            {
                 Meaning::Tell(ProxyError::BadRequest)
             }
             // A body that is not framed as the head says.
@@ -134,7 +134,7 @@ fn meaning(error: &Error, ctx: &Context) -> Meaning {
     }
 }
 
-/// The engine says of a write to the client that failed whose side it was, but for the trailers of an
+/// Pingora says of a write to the client that failed whose side it was, but for the trailers of an
 /// HTTP/2 stream: their client had reset it a moment before.
 fn client_would_not_take(error: &Error) -> bool {
     matches!((error.esource(), error.etype()), (ErrorSource::Unset, ErrorType::WriteError))

@@ -1,4 +1,4 @@
-//! The proxy as the engine sees it: each phase of the old gateway on its hook (docs/architecture.md).
+//! The proxy as Pingora sees it: each phase of the old gateway on its hook (docs/architecture.md).
 //!
 //! The hooks are short; what they do is in a file a phase: [`crate::proxy::request_filter`] (rewrite and access),
 //! [`crate::proxy::access`] (sandbox, token, gate, route), [`crate::proxy::upstream_peer`] (balancer), [`crate::proxy::upstream_request_filter`]
@@ -22,32 +22,39 @@ use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, Result};
 
-use crate::connection::{ORIGIN, Phase};
+use crate::connection::{DOWNSTREAM, Phase};
 use crate::metrics::RouteClass;
-use crate::proxy::cache_filters::Cached;
+use crate::proxy::cache_filters;
 use crate::proxy::context::{Attempts, Body, Context, Destination, Gauges, Seen};
+use crate::proxy::fail_to_proxy;
+use crate::proxy::logging;
+use crate::proxy::request_filter;
 use crate::proxy::request_id;
+use crate::proxy::response_filter;
 use crate::proxy::state::{ProxyState, header_text};
+use crate::proxy::upstream_peer;
+use crate::proxy::upstream_request_filter;
+use crate::response_cache::CacheUse;
 
 /// The `ProxyHttp` implementation.
 pub struct SandboxProxy(pub(crate) Arc<ProxyState>);
 
 #[async_trait]
 impl ProxyHttp for SandboxProxy {
-    // Boxed: the engine moves it about.
+    // Boxed: Pingora moves it about.
     type CTX = Box<Context>;
 
     fn new_ctx(&self) -> Box<Context> {
         let state = self.0.clone();
-        let origin = ORIGIN.try_with(Clone::clone).ok();
-        let number = origin.as_ref().map_or(0, |origin| {
-            origin.conn.set_phase(Phase::Open);
-            origin.conn.next_request()
+        let downstream = DOWNSTREAM.try_with(Clone::clone).ok();
+        let number = downstream.as_ref().map_or(0, |downstream| {
+            downstream.conn.set_phase(Phase::Open);
+            downstream.conn.next_request()
         });
         Box::new(Context {
             settings: state.settings.load_full(),
             state,
-            origin,
+            downstream,
             started: Instant::now(),
             number,
             method: Method::GET,
@@ -57,7 +64,7 @@ impl ProxyHttp for SandboxProxy {
             origin_form: None,
             target: None,
             destination: Destination::Nowhere,
-            place: None,
+            active: None,
             masked_host: None,
             upgrade: false,
             upgrade_named: false,
@@ -68,7 +75,7 @@ impl ProxyHttp for SandboxProxy {
             resumed: false,
             attempts: Attempts::default(),
             body: Body::default(),
-            cached: Cached::Not,
+            cache_use: CacheUse::Not,
             stamped: None,
             outcome: None,
             logged: false,
@@ -78,29 +85,29 @@ impl ProxyHttp for SandboxProxy {
         })
     }
 
-    /// The engine would bring its compression, switched off: a call in every phase for nothing, since
+    /// Pingora would bring its compression, switched off: a call in every phase for nothing, since
     /// bodies are never compressed here.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     /// rewrite and access: decides whether, and whereto, the request goes on.
     async fn request_filter(&self, session: &mut Session, ctx: &mut Box<Context>) -> Result<bool> {
-        self.0.filter_request(session, ctx).await
+        request_filter::filter_request(&self.0, session, ctx).await
     }
 
     fn request_cache_filter(&self, session: &mut Session, ctx: &mut Box<Context>) -> Result<()> {
-        self.0.consult_cache(session, ctx);
+        cache_filters::consult_cache(&self.0, session, ctx);
         Ok(())
     }
 
     fn cache_key_callback(&self, session: &Session, ctx: &mut Box<Context>) -> Result<CacheKey> {
-        self.0.cache_key(session, ctx)
+        cache_filters::cache_key(&self.0, session, ctx)
     }
 
     fn cache_miss(&self, session: &mut Session, _ctx: &mut Box<Context>) {
-        ProxyState::cache_missed(session);
+        cache_filters::note_cache_miss(session);
     }
 
-    /// What was found is fresh by the clock that cannot be set; the engine goes by the other.
+    /// What was found is fresh by the clock that cannot be set; Pingora goes by the other.
     async fn cache_hit_filter(
         &self,
         _session: &mut Session,
@@ -118,7 +125,7 @@ impl ProxyHttp for SandboxProxy {
         response: &ResponseHeader,
         ctx: &mut Box<Context>,
     ) -> Result<RespCacheable> {
-        Ok(self.0.may_store(session, response, ctx))
+        Ok(cache_filters::may_store(&self.0, session, response, ctx))
     }
 
     fn should_serve_stale(
@@ -132,7 +139,7 @@ impl ProxyHttp for SandboxProxy {
 
     /// balancer
     async fn upstream_peer(&self, session: &mut Session, ctx: &mut Box<Context>) -> Result<Box<HttpPeer>> {
-        self.0.select_peer(session, ctx).await
+        upstream_peer::select_peer(&self.0, session, ctx).await
     }
 
     async fn connected_to_upstream(
@@ -144,7 +151,7 @@ impl ProxyHttp for SandboxProxy {
         _digest: Option<&Digest>,
         ctx: &mut Box<Context>,
     ) -> Result<()> {
-        self.0.connected(reused, ctx);
+        upstream_peer::note_connected(&self.0, reused, ctx);
         Ok(())
     }
 
@@ -155,7 +162,7 @@ impl ProxyHttp for SandboxProxy {
         request: &mut RequestHeader,
         ctx: &mut Box<Context>,
     ) -> Result<()> {
-        self.0.filter_upstream_request(session, request, ctx)
+        upstream_request_filter::filter_upstream_request(&self.0, session, request, ctx)
     }
 
     async fn request_body_filter(
@@ -168,8 +175,13 @@ impl ProxyHttp for SandboxProxy {
         if end_of_stream && let Some(body_end) = &ctx.body_end {
             body_end.hand();
         }
-        let counted = self.0.count_request_body(body.as_ref().map_or(0, Bytes::len), end_of_stream, ctx);
-        // An empty last piece would make the engine end a chunked body twice, and the second end
+        let counted = response_filter::count_request_body(
+            &self.0,
+            body.as_ref().map_or(0, Bytes::len),
+            end_of_stream,
+            ctx,
+        );
+        // An empty last piece would make Pingora end a chunked body twice, and the second end
         // would be read as the beginning of whatever request uses that connection next: answers
         // would reach the wrong caller (cloudflare/pingora #935). This stays the last act of this
         // hook, on every path.
@@ -186,7 +198,7 @@ impl ProxyHttp for SandboxProxy {
         response: &mut ResponseHeader,
         ctx: &mut Box<Context>,
     ) -> Result<()> {
-        self.0.filter_response(session, response, ctx)
+        response_filter::filter_response(&self.0, session, response, ctx)
     }
 
     fn response_body_filter(
@@ -196,7 +208,12 @@ impl ProxyHttp for SandboxProxy {
         end_of_stream: bool,
         ctx: &mut Box<Context>,
     ) -> Result<Option<Duration>> {
-        self.0.count_response_body(body.as_ref().map_or(0, Bytes::len), end_of_stream, ctx)?;
+        response_filter::count_response_body(
+            &self.0,
+            body.as_ref().map_or(0, Bytes::len),
+            end_of_stream,
+            ctx,
+        )?;
         Ok(None)
     }
 
@@ -207,7 +224,7 @@ impl ProxyHttp for SandboxProxy {
         ctx: &mut Box<Context>,
         error: Box<Error>,
     ) -> Box<Error> {
-        self.0.note_connect_failure(ctx, error)
+        upstream_peer::note_connect_failure(&self.0, ctx, error)
     }
 
     fn error_while_proxy(
@@ -218,7 +235,7 @@ impl ProxyHttp for SandboxProxy {
         ctx: &mut Box<Context>,
         client_reused: bool,
     ) -> Box<Error> {
-        self.0.note_exchange_failure(session, ctx, error, client_reused)
+        upstream_peer::note_exchange_failure(&self.0, session, ctx, error, client_reused)
     }
 
     /// error_page
@@ -228,19 +245,19 @@ impl ProxyHttp for SandboxProxy {
         error: &Error,
         ctx: &mut Box<Context>,
     ) -> FailToProxy {
-        self.0.respond_to_failure(session, error, ctx).await
+        fail_to_proxy::respond_to_failure(&self.0, session, error, ctx).await
     }
 
     /// log
     async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Box<Context>) {
         if error.is_some() {
-            self.0.hit_broke(session, ctx).await;
+            cache_filters::forget_broken_hit(session, ctx).await;
         }
-        self.0.log_request(ctx, Some(session));
+        logging::log_request(&self.0, ctx, Some(session));
     }
 
     fn suppress_error_log(&self, _session: &Session, _ctx: &Box<Context>, _error: &Error) -> bool {
-        // What went wrong is in the access log and the metrics, by reason; the engine's line would
+        // What went wrong is in the access log and the metrics, by reason; Pingora's line would
         // show targets with their secrets.
         true
     }

@@ -1,6 +1,6 @@
 //! The upstream connection of an upgrade request.
 //!
-//! The engine puts "the request's body has ended" and "the upstream has answered 101" into two
+//! Pingora puts "the request's body has ended" and "the upstream has answered 101" into two
 //! queues of one task, and takes the end of the body for the end of the tunnel when it comes out
 //! second: a tunnel whose upstream is quick dies as soon as it is open. So an upgrade request
 //! gets a connection that lets nothing be read before the end of the body has been taken.
@@ -26,11 +26,11 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::limits::descriptors::Descriptors;
 
-/// How often a read is put off once the end of the body is in its queue. The engine looks at both
+/// How often a read is put off once the end of the body is in its queue. Pingora looks at both
 /// queues each time; once is enough, unless the task has used up its budget.
 const PUT_OFF: u8 = 3;
 
-/// Whether the engine has been handed the end of the request's body.
+/// Whether Pingora has been handed the end of the request's body.
 #[derive(Default)]
 pub(crate) struct BodyEnd {
     handed: AtomicBool,

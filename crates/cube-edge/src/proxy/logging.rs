@@ -14,7 +14,6 @@ use crate::error_response::{ProxyError, ResponseFormat, render};
 use crate::metrics::{Finished, FormClass, MethodClass, RouteClass};
 use crate::proxy::context::{Context, Outcome};
 use crate::proxy::request_id;
-use crate::proxy::response_filter::ended;
 use crate::proxy::state::{ProxyState, header_text};
 use crate::retcode::Retcode;
 
@@ -23,131 +22,142 @@ static INSTANCE_ID: HeaderName = HeaderName::from_static("x-cube-instance-id");
 /// The end of a request stamps its sandbox only where the last stamp is that old.
 const STAMPED: Duration = Duration::from_secs(1);
 
-impl ProxyState {
-    /// Counts and logs a request that has ended. `session` is missing where its task was dropped.
-    pub(crate) fn log_request(&self, ctx: &mut Context, mut session: Option<&mut Session>) {
-        if std::mem::replace(&mut ctx.logged, true) {
-            return;
+/// Counts and logs a request that has ended. `session` is missing where its task was dropped.
+pub(crate) fn log_request(state: &ProxyState, ctx: &mut Context, mut session: Option<&mut Session>) {
+    if std::mem::replace(&mut ctx.logged, true) {
+        return;
+    }
+    let now = Instant::now();
+    ctx.attempts.end(now);
+    let drained = state.drain.stage() == Stage::Over;
+    let outcome = outcome(ctx, session.is_none(), drained);
+    if !ctx.body.request_done
+        && outcome.status != 101
+        && let (Some(session), Some(downstream)) = (session.as_mut(), &ctx.downstream)
+        && !session.is_body_done()
+    {
+        downstream.conn.linger_on_close();
+    }
+    // A stamp younger than that would not be written anyway.
+    if ctx.stamped.is_some_and(|stamped| now.saturating_duration_since(stamped) >= STAMPED) {
+        stamp_activity(state, ctx);
+    }
+    let took = now.saturating_duration_since(ctx.started);
+    state.metrics.finished(&Finished {
+        method: MethodClass::of(&ctx.method),
+        route: ctx.route_class,
+        success: (200..400).contains(&outcome.status) || outcome.status == 101,
+        took,
+        retcode: outcome.retcode,
+        reason: outcome.reason,
+        form: ctx.form(),
+    });
+    if let Some(begun) = ctx.attempts.first_begun() {
+        let added = begun.saturating_duration_since(ctx.started).saturating_sub(ctx.held);
+        state.metrics.added_latency.observe(added.as_secs_f64());
+    }
+    write_access_log(state, ctx, session, outcome, took);
+}
+
+fn write_access_log(
+    state: &ProxyState,
+    ctx: &Context,
+    session: Option<&mut Session>,
+    outcome: Outcome,
+    took: Duration,
+) {
+    let Some(log) = &state.access_log else { return };
+    let request = session.as_ref().map(|session| session.req_header());
+    let raw = request.map_or(&b""[..], |request| request.raw_path());
+    let upstream_target = ctx.upstream_target(raw);
+    let went_up = !ctx.attempts.list.is_empty();
+    let uri = upstream_target.split(|b| *b == b'?').next().filter(|_| went_up);
+    let header = |name: &header::HeaderName| {
+        request
+            .and_then(|request| request.headers.get(name))
+            .map(|value| value.as_bytes())
+            .unwrap_or_default()
+    };
+    let conn = ctx.downstream.as_ref().map(|downstream| &downstream.conn);
+    let other_ip;
+    let real_ip = match (ctx.seen.real_ip, conn) {
+        (Some(ip), Some(conn)) if ip == conn.peer.ip().to_canonical() => conn.peer_text().as_bytes(),
+        (Some(ip), _) => {
+            other_ip = ip_value(ip);
+            other_ip.as_bytes()
         }
-        let now = Instant::now();
-        ctx.attempts.end(now);
-        let drained = self.drain.stage() == Stage::Over;
-        let outcome = outcome(ctx, session.is_none(), drained);
-        if !ctx.body.request_done
-            && outcome.status != 101
-            && let (Some(session), Some(origin)) = (session.as_mut(), &ctx.origin)
-            && !session.is_body_done()
-        {
-            origin.conn.linger_on_close();
-        }
-        // A stamp younger than that would not be written anyway.
-        if ctx.stamped.is_some_and(|stamped| now.saturating_duration_since(stamped) >= STAMPED) {
-            self.stamp(ctx);
-        }
-        let took = now.saturating_duration_since(ctx.started);
-        self.metrics.finished(&Finished {
-            method: MethodClass::of(&ctx.method),
-            route: ctx.route_class,
-            success: (200..400).contains(&outcome.status) || outcome.status == 101,
+        (None, _) => b"",
+    };
+    let scheme = conn.map(|conn| conn.protocol.scheme());
+    log.submit(&Entry {
+        texts: Texts {
+            host: if ctx.host.is_empty() { header(&header::HOST) } else { &ctx.host },
+            x_real_ip: real_ip,
+            x_forwarded_for: ctx.seen.forwarded_for.as_ref().map_or(real_ip, |value| value.as_bytes()),
+            x_forwarded_proto: match &ctx.seen.forwarded_proto {
+                Some(proto) => proto.as_bytes(),
+                None => scheme.map(str::as_bytes).unwrap_or_default(),
+            },
+            method: request.map(|request| request.method.as_str().as_bytes()).unwrap_or_default(),
+            request_uri: raw,
+            uri: uri.unwrap_or_default(),
+            user_agent: header(&header::USER_AGENT),
+            x_cube_request_id: header_text(&ctx.request_id).as_bytes(),
+            x_cube_instance_id: header(&INSTANCE_ID),
+            sandbox_id: ctx.target.as_ref().map(|target| target.id.as_str().as_bytes()).unwrap_or_default(),
+        },
+        values: LineValues {
+            time: SystemTime::now(),
+            server_addr: conn.map(|conn| conn.local.ip().to_canonical()),
+            protocol: request.map(|request| protocol(request.version)),
+            status: ctx.seen.head_sent,
+            body_bytes_sent: ctx.body.down,
             took,
+            connection_requests: u64::from(ctx.number),
             retcode: outcome.retcode,
+            port: ctx.target.as_ref().map(|target| target.port),
             reason: outcome.reason,
-            form: ctx.form(),
-        });
-        if let Some(begun) = ctx.attempts.first_begun() {
-            let added = begun.saturating_duration_since(ctx.started).saturating_sub(ctx.held);
-            self.metrics.added_latency.observe(added.as_secs_f64());
-        }
-        self.log(ctx, session, outcome, took);
-    }
+        },
+        upstreams: &ctx.attempts.list,
+    });
+}
 
-    fn log(&self, ctx: &Context, session: Option<&mut Session>, outcome: Outcome, took: Duration) {
-        let Some(log) = &self.access_log else { return };
-        let request = session.as_ref().map(|session| session.req_header());
-        let raw = request.map_or(&b""[..], |request| request.raw_path());
-        let upstream_target = ctx.upstream_target(raw);
-        let went_up = !ctx.attempts.list.is_empty();
-        let uri = upstream_target.split(|b| *b == b'?').next().filter(|_| went_up);
-        let header = |name: &header::HeaderName| {
-            request
-                .and_then(|request| request.headers.get(name))
-                .map(|value| value.as_bytes())
-                .unwrap_or_default()
-        };
-        let conn = ctx.origin.as_ref().map(|origin| &origin.conn);
-        let other_ip;
-        let real_ip = match (ctx.seen.real_ip, conn) {
-            (Some(ip), Some(conn)) if ip == conn.peer.ip().to_canonical() => conn.peer_text().as_bytes(),
-            (Some(ip), _) => {
-                other_ip = ip_value(ip);
-                other_ip.as_bytes()
-            }
-            (None, _) => b"",
-        };
-        let scheme = conn.map(|conn| conn.protocol.scheme());
-        log.submit(&Entry {
-            texts: Texts {
-                host: if ctx.host.is_empty() { header(&header::HOST) } else { &ctx.host },
-                x_real_ip: real_ip,
-                x_forwarded_for: ctx.seen.forwarded_for.as_ref().map_or(real_ip, |value| value.as_bytes()),
-                x_forwarded_proto: match &ctx.seen.forwarded_proto {
-                    Some(proto) => proto.as_bytes(),
-                    None => scheme.map(str::as_bytes).unwrap_or_default(),
-                },
-                method: request.map(|request| request.method.as_str().as_bytes()).unwrap_or_default(),
-                request_uri: raw,
-                uri: uri.unwrap_or_default(),
-                user_agent: header(&header::USER_AGENT),
-                x_cube_request_id: header_text(&ctx.request_id).as_bytes(),
-                x_cube_instance_id: header(&INSTANCE_ID),
-                sandbox_id: ctx
-                    .target
-                    .as_ref()
-                    .map(|target| target.id.as_str().as_bytes())
-                    .unwrap_or_default(),
-            },
-            values: LineValues {
-                time: SystemTime::now(),
-                server_addr: conn.map(|conn| conn.local.ip().to_canonical()),
-                protocol: request.map(|request| protocol(request.version)),
-                status: ctx.seen.head_sent,
-                body_bytes_sent: ctx.body.down,
-                took,
-                connection_requests: u64::from(ctx.number),
-                retcode: outcome.retcode,
-                port: ctx.target.as_ref().map(|target| target.port),
-                reason: outcome.reason,
-            },
-            upstreams: &ctx.attempts.list,
-        });
-    }
-
-    /// Notes that the sandbox is in use.
-    pub(crate) fn stamp(&self, ctx: &mut Context) {
-        if let Some(sandbox) = ctx.sandbox() {
-            self.lifecycle.touch(&sandbox.entry.id);
-            ctx.stamped = Some(Instant::now());
+impl Drop for Context {
+    /// A request whose task was dropped in the middle (a kill, a panic) is counted and logged all
+    /// the same.
+    fn drop(&mut self) {
+        if !self.logged {
+            let state = self.state.clone();
+            log_request(&state, self, None);
         }
+    }
+}
+
+/// Notes that the sandbox is in use.
+pub(crate) fn stamp_activity(state: &ProxyState, ctx: &mut Context) {
+    if let Some(sandbox) = ctx.sandbox() {
+        state.lifecycle.touch(&sandbox.entry.id);
+        ctx.stamped = Some(Instant::now());
     }
 }
 
 /// How a request ended, where nothing has said it yet. `dropped`: its task was, in the middle;
 /// `drained`: the time for draining is over.
 fn outcome(ctx: &Context, dropped: bool, drained: bool) -> Outcome {
-    let ended = |ctx| ended(ctx).or(drained.then_some(ProxyError::DrainTimeout));
     if let Some(outcome) = ctx.outcome {
         return outcome;
     }
+    let ended = ctx.ended().or(drained.then_some(ProxyError::DrainTimeout));
     if let Some(status) = ctx.seen.head_sent {
         let reason = match ctx.seen.cut {
             Some(reason) => reason,
-            None if dropped => ended(ctx).map_or(Reason::ClientClosed, ProxyError::reason),
+            None if dropped => ended.map_or(Reason::ClientClosed, ProxyError::reason),
             None if status >= 400 => Reason::UpstreamStatus,
             None => Reason::Ok,
         };
         return Outcome { status, retcode: Retcode::Passed(status), reason };
     }
-    match ended(ctx) {
+    match ended {
         Some(error) => Outcome {
             status: error.status(ctx.settings.answers.dialect),
             retcode: error.retcode(),

@@ -7,54 +7,40 @@
 
 use bytes::Bytes;
 use cube_route::RoutingForm;
-use http::{HeaderValue, Method, Version, header};
+use http::{HeaderValue, Method, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::proxy::Session;
 use pingora::{ErrorType, OrErr, Result};
 
 use crate::error_response::Reason;
 use crate::error_response::navigates;
+use crate::error_response::send::send;
 use crate::proxy::context::{Context, Outcome};
-use crate::proxy::state::ProxyState;
 use crate::retcode::Retcode;
 
-impl ProxyState {
-    /// Responds to such a request; `location` is what [`bare_path`] has found.
-    pub(crate) async fn redirect_bare_path(
-        &self,
-        session: &mut Session,
-        ctx: &mut Context,
-        location: Vec<u8>,
-    ) -> Result<()> {
-        let request = session.req_header();
-        let (h2, cors) = (request.version == Version::HTTP_2, request.headers.contains_key(header::ORIGIN));
-        let mut head = ResponseHeader::build(302, Some(8))?;
-        let location = HeaderValue::from_maybe_shared(Bytes::from(location))
-            .or_err(ErrorType::InvalidHTTPHeader, "a target as a Location")?;
-        head.append_header(header::LOCATION, location)?;
-        head.append_header(header::CONTENT_LENGTH, 0)?;
-        head.append_header(header::CACHE_CONTROL, "no-store")?;
-        head.append_header("X-Content-Type-Options", "nosniff")?;
-        if cors {
-            head.append_header("Access-Control-Allow-Origin", "*")?;
-            head.append_header("Access-Control-Expose-Headers", "X-Cube-Request-Id, X-Cube-Retcode")?;
-        }
-        head.append_header("X-Cube-Retcode", Retcode::Redirected.wire())?;
-        head.append_header("X-Cube-Request-Id", ctx.request_id.clone())?;
-        ctx.outcome = Some(Outcome { status: 302, retcode: Retcode::Redirected, reason: Reason::BarePath });
-        ctx.seen.head_sent = Some(302);
-        if let Some(origin) = &ctx.origin
-            && !h2
-        {
-            origin.conn.join_next_head();
-        }
-        session.write_response_header(Box::new(head), true).await?;
-        if h2 {
-            // The engine ends a stream only with a piece of body.
-            session.write_response_body(Some(Bytes::new()), true).await?;
-        }
-        Ok(())
+/// Responds to such a request; `location` is what [`bare_path`] has found.
+pub(crate) async fn redirect_bare_path(
+    session: &mut Session,
+    ctx: &mut Context,
+    location: Vec<u8>,
+) -> Result<()> {
+    let request = session.req_header();
+    let cors = request.headers.contains_key(header::ORIGIN);
+    let mut head = ResponseHeader::build(302, Some(8))?;
+    let location = HeaderValue::from_maybe_shared(Bytes::from(location))
+        .or_err(ErrorType::InvalidHTTPHeader, "a target as a Location")?;
+    head.append_header(header::LOCATION, location)?;
+    head.append_header(header::CONTENT_LENGTH, 0)?;
+    head.append_header(header::CACHE_CONTROL, "no-store")?;
+    head.append_header("X-Content-Type-Options", "nosniff")?;
+    if cors {
+        head.append_header("Access-Control-Allow-Origin", "*")?;
+        head.append_header("Access-Control-Expose-Headers", "X-Cube-Request-Id, X-Cube-Retcode")?;
     }
+    head.append_header("X-Cube-Retcode", Retcode::Redirected.wire())?;
+    head.append_header("X-Cube-Request-Id", ctx.request_id.clone())?;
+    ctx.outcome = Some(Outcome { status: 302, retcode: Retcode::Redirected, reason: Reason::BarePath });
+    send(session, ctx, head, Bytes::new()).await
 }
 
 /// Where such a request is sent; `None`: it is none.

@@ -5,259 +5,194 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cube_route::{BadRequest, ListenerKind, Port, RequestHead, envd_control_route, forwarded_headers};
 use http::{Method, Version, header};
-use pingora::protocols::http::{HttpTask, ServerSession};
+use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 
 use crate::connection::{Framing, ListenerProtocol, is_line_of};
-use crate::error_response::{ProxyError, ResponseFormat, render};
+use crate::error_response::ProxyError;
+use crate::error_response::send::respond_with_error;
 use crate::metrics::RouteClass;
+use crate::proxy::access;
 use crate::proxy::context::{Context, Destination, Outcome};
 use crate::proxy::media_type::is_grpc;
+use crate::proxy::path_redirect;
 use crate::proxy::path_redirect::bare_path;
+use crate::proxy::rejection::Rejection;
 use crate::proxy::state::ProxyState;
 
 /// The most pieces of a cookie in one HTTP/2 request. Browsers keep at most some hundreds of cookies
 /// for a site, and each piece costs the client only a few bytes.
 const COOKIE_CRUMBS: usize = 1_000;
 
-/// Why a request does not go on.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// The proxy answers.
-    ProxyError(ProxyError),
-    /// The client has left: nobody is there to be answered.
-    Left,
-}
-
-impl From<ProxyError> for Stop {
-    fn from(error: ProxyError) -> Self {
-        Stop::ProxyError(error)
+/// The request phase. `Ok(true)`: a response was sent.
+pub(crate) async fn filter_request(
+    state: &ProxyState,
+    session: &mut Session,
+    ctx: &mut Context,
+) -> Result<bool> {
+    frame_body(session, ctx);
+    set_timeouts(state, session, ctx);
+    let admitted = match check_head(state, session, ctx) {
+        Ok(()) => match bare_path(session.req_header(), ctx) {
+            Some(location) => {
+                path_redirect::redirect_bare_path(session, ctx, location).await?;
+                return Ok(true);
+            }
+            None => access::check_access(state, session, ctx).await,
+        },
+        Err(error) => Err(error.into()),
+    };
+    match admitted {
+        Ok(()) => Ok(false),
+        Err(Rejection::Error(error)) => {
+            respond_with_error(session, ctx, error).await?;
+            Ok(true)
+        }
+        Err(Rejection::ClientLeft) => {
+            ctx.outcome = Some(Outcome::CLIENT_LEFT);
+            Err(Error::new_down(ErrorType::ConnectionClosed))
+        }
     }
 }
 
-impl ProxyState {
-    /// The request phase. `Ok(true)`: an answer was sent.
-    pub(crate) async fn filter_request(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
-        frame_body(session, ctx);
-        self.settle(session, ctx);
-        let admitted = match self.check_head(session, ctx) {
-            Ok(()) => match bare_path(session.req_header(), ctx) {
-                Some(location) => {
-                    self.redirect_bare_path(session, ctx, location).await?;
-                    return Ok(true);
-                }
-                None => self.check_access(session, ctx).await,
+/// Time-outs and keep-alive of this request, which Pingora sets anew for each.
+fn set_timeouts(state: &ProxyState, session: &mut Session, ctx: &Context) {
+    let silence = Some(ctx.settings.upstream.silence_timeout);
+    session.set_read_timeout(silence);
+    session.set_write_timeout(silence);
+    // Else it stays without a limit, as Pingora sets it: idle connections are the driver's.
+    if state.drain.closing() {
+        session.set_keepalive(None);
+    }
+    // HTTP/1.0 defines no 1xx (RFC 9110, 15.2).
+    if session.req_header().version < Version::HTTP_11 {
+        session.set_ignore_info_resp(true);
+    }
+}
+
+/// Checks the head and reads whom it names.
+fn check_head(state: &ProxyState, session: &mut Session, ctx: &mut Context) -> Result<(), ProxyError> {
+    let head_bytes = raw_head(session).map_or(0, |raw| raw.len());
+    let misframed = has_both_framings(session) || pingora_read_another_head(session, ctx);
+    let odd_line = ctx.downstream.as_ref().and_then(|downstream| downstream.conn.take_odd_line());
+    let target_changed = pingora_changed_target(session, odd_line.as_deref());
+    let body_empty = session.is_body_empty();
+    let request = session.req_header_mut();
+    ctx.method = request.method.clone();
+    if let Some(id) = forwarded_headers::request_id(&request.headers)
+        && let Ok(id) = http::HeaderValue::from_str(id)
+    {
+        ctx.request_id = id;
+    }
+    let settings = ctx.settings.clone();
+    let Some(downstream) = ctx.downstream.clone() else { return Err(ProxyError::Internal) };
+
+    // Who asks, as far as peers in front are believed.
+    let peer = downstream.conn.peer.ip().to_canonical();
+    let forwarded =
+        forwarded_headers::forwarded_for(&request.headers, peer, |address| settings.trusts(address));
+    ctx.seen.real_ip = Some(forwarded.real_ip);
+    ctx.seen.forwarded_for = forwarded.chain.and_then(|chain| http::HeaderValue::from_str(&chain).ok());
+
+    // Whom it names, before anything may refuse it, so that log and answer can say it.
+    let target = Bytes::copy_from_slice(request.raw_path());
+    let authority = if request.version == Version::HTTP_2 { request.uri.authority().cloned() } else { None };
+    let read = cube_route::parse_request(
+        &RequestHead {
+            version: request.version,
+            method: &request.method,
+            target: &target,
+            authority: authority.as_ref().map(http::uri::Authority::as_str),
+            headers: &request.headers,
+            listener: if downstream.conn.protocol == ListenerProtocol::Grpc {
+                ListenerKind::Grpc
+            } else {
+                ListenerKind::Data
             },
-            Err(error) => Err(error.into()),
-        };
-        match admitted {
-            Ok(()) => Ok(false),
-            Err(Stop::ProxyError(error)) => {
-                self.answer(session, ctx, error).await?;
-                Ok(true)
+        },
+        &settings.rules,
+    );
+    let mut control_plane = false;
+    let named = match read {
+        Ok(read) => {
+            ctx.host = Bytes::copy_from_slice(read.host.as_bytes());
+            if read.origin_form.as_ref() != target.as_ref() {
+                ctx.origin_form = Some(Bytes::copy_from_slice(&read.origin_form));
             }
-            Err(Stop::Left) => {
-                ctx.outcome = Some(Outcome::CLIENT_LEFT);
-                Err(Error::new_down(ErrorType::ConnectionClosed))
-            }
+            control_plane = read.target.is_none() && settings.is_control_plane(&read.client_host);
+            ctx.target = read.target;
+            let upstream = ctx.upstream_target(&target);
+            let path = upstream.split(|b| *b == b'?').next().unwrap_or_default();
+            ctx.route_class = std::str::from_utf8(path).map_or(RouteClass::Other, RouteClass::of);
+            if ctx.target.is_some() || control_plane { Ok(()) } else { Err(ProxyError::BadTarget) }
+        }
+        Err(error) => Err(error_of(error)),
+    };
+
+    ctx.gauges.inflight = Some(state.metrics.inflight(ctx.route_class));
+    let limits = &settings.limits;
+    // Before anything else may refuse it: a request that is malformed counts as well.
+    if let Some(rate) = limits.requests_per_ip
+        && !state.rate.allows(forwarded.real_ip, rate)
+    {
+        return Err(ProxyError::TooManyFromAddress);
+    }
+    if target.len() > limits.target {
+        return Err(ProxyError::TargetTooLong);
+    }
+    let crumbs = cookie_crumbs(request);
+    if crumbs > COOKIE_CRUMBS {
+        return Err(ProxyError::HeadTooLarge);
+    }
+    // They reach the sandbox as one header, and count as one.
+    let fields = request.headers.len() - crumbs.saturating_sub(1);
+    let head_bytes = if head_bytes > 0 { head_bytes } else { h2_head_len(&request.headers) + target.len() };
+    // On HTTP/2 the authority stands for Host, which counts.
+    let host_field = usize::from(authority.is_some() && !request.headers.contains_key(header::HOST));
+    if head_bytes > limits.head || fields + host_field > limits.headers {
+        return Err(ProxyError::HeadTooLarge);
+    }
+    if matches!(request.method, Method::TRACE | Method::CONNECT) {
+        return Err(ProxyError::MethodNotAllowed);
+    }
+    if misframed || target_changed || !good_framing(request) {
+        return Err(ProxyError::BadRequest);
+    }
+    named?;
+
+    if let Some(target) = &ctx.target
+        && target.port == Port::ENVD
+        && !settings.allows_envd_control(peer)
+    {
+        let raw = ctx.origin_form.as_deref().unwrap_or(request.raw_path());
+        if let Some(path) = envd_control_route(&target.upstream_target(raw)) {
+            return Err(ProxyError::EnvdControl { path });
         }
     }
-
-    /// Time-outs and keep-alive of this request, which the engine sets anew for each.
-    fn settle(&self, session: &mut Session, ctx: &Context) {
-        let silence = Some(ctx.settings.upstream.silence_timeout);
-        session.set_read_timeout(silence);
-        session.set_write_timeout(silence);
-        // Else it stays without a limit, as the engine sets it: idle connections are the driver's.
-        if self.drain.closing() {
-            session.set_keepalive(None);
-        }
-        // HTTP/1.0 defines no 1xx (RFC 9110, 15.2).
-        if session.req_header().version < Version::HTTP_11 {
-            session.set_ignore_info_resp(true);
-        }
+    if let (Some(limit), Some(length)) = (limits.body, content_length(request))
+        && length > limit
+    {
+        return Err(ProxyError::BodyTooLarge);
     }
 
-    /// Checks the head and reads whom it names.
-    fn check_head(&self, session: &mut Session, ctx: &mut Context) -> Result<(), ProxyError> {
-        let head_bytes = raw_head(session).map_or(0, |raw| raw.len());
-        let misframed = has_both_framings(session) || engine_read_another_head(session, ctx);
-        let odd_line = ctx.origin.as_ref().and_then(|origin| origin.conn.take_odd_line());
-        let target_changed = engine_changed_target(session, odd_line.as_deref());
-        let body_empty = session.is_body_empty();
-        let request = session.req_header_mut();
-        ctx.method = request.method.clone();
-        if let Some(id) = forwarded_headers::request_id(&request.headers)
-            && let Ok(id) = http::HeaderValue::from_str(id)
-        {
-            ctx.request_id = id;
-        }
-        let settings = ctx.settings.clone();
-        let Some(origin) = ctx.origin.clone() else { return Err(ProxyError::Internal) };
-
-        // Who asks, as far as peers in front are believed.
-        let peer = origin.conn.peer.ip().to_canonical();
-        let forwarded =
-            forwarded_headers::forwarded_for(&request.headers, peer, |address| settings.trusts(address));
-        ctx.seen.real_ip = Some(forwarded.real_ip);
-        ctx.seen.forwarded_for = forwarded.chain.and_then(|chain| http::HeaderValue::from_str(&chain).ok());
-
-        // Whom it names, before anything may refuse it, so that log and answer can say it.
-        let target = Bytes::copy_from_slice(request.raw_path());
-        let authority =
-            if request.version == Version::HTTP_2 { request.uri.authority().cloned() } else { None };
-        let read = cube_route::parse_request(
-            &RequestHead {
-                version: request.version,
-                method: &request.method,
-                target: &target,
-                authority: authority.as_ref().map(http::uri::Authority::as_str),
-                headers: &request.headers,
-                listener: if origin.conn.protocol == ListenerProtocol::Grpc {
-                    ListenerKind::Grpc
-                } else {
-                    ListenerKind::Data
-                },
-            },
-            &settings.rules,
-        );
-        let mut control_plane = false;
-        let named = match read {
-            Ok(read) => {
-                ctx.host = Bytes::copy_from_slice(read.host.as_bytes());
-                if read.origin_form.as_ref() != target.as_ref() {
-                    ctx.origin_form = Some(Bytes::copy_from_slice(&read.origin_form));
-                }
-                control_plane = read.target.is_none() && settings.is_control_plane(&read.client_host);
-                ctx.target = read.target;
-                let upstream = ctx.upstream_target(&target);
-                let path = upstream.split(|b| *b == b'?').next().unwrap_or_default();
-                ctx.route_class = std::str::from_utf8(path).map_or(RouteClass::Other, RouteClass::of);
-                if ctx.target.is_some() || control_plane { Ok(()) } else { Err(ProxyError::BadTarget) }
-            }
-            Err(error) => Err(error_of(error)),
-        };
-
-        ctx.gauges.inflight = Some(self.metrics.inflight(ctx.route_class));
-        let limits = &settings.limits;
-        // Before anything else may refuse it: a request that is malformed counts as well.
-        if let Some(rate) = limits.requests_per_ip
-            && !self.rate.allows(forwarded.real_ip, rate)
-        {
-            return Err(ProxyError::TooManyFromAddress);
-        }
-        if target.len() > limits.target {
-            return Err(ProxyError::TargetTooLong);
-        }
-        let crumbs = cookie_crumbs(request);
-        if crumbs > COOKIE_CRUMBS {
-            return Err(ProxyError::HeadTooLarge);
-        }
-        // They reach the sandbox as one header, and count as one.
-        let fields = request.headers.len() - crumbs.saturating_sub(1);
-        let head_bytes =
-            if head_bytes > 0 { head_bytes } else { h2_head_len(&request.headers) + target.len() };
-        // On HTTP/2 the authority stands for Host, which counts.
-        let host_field = usize::from(authority.is_some() && !request.headers.contains_key(header::HOST));
-        if head_bytes > limits.head || fields + host_field > limits.headers {
-            return Err(ProxyError::HeadTooLarge);
-        }
-        if matches!(request.method, Method::TRACE | Method::CONNECT) {
-            return Err(ProxyError::MethodNotAllowed);
-        }
-        if misframed || target_changed || !good_framing(request) {
-            return Err(ProxyError::BadRequest);
-        }
-        named?;
-
-        if let Some(target) = &ctx.target
-            && target.port == Port::ENVD
-            && !settings.allows_envd_control(peer)
-        {
-            let raw = ctx.origin_form.as_deref().unwrap_or(request.raw_path());
-            if let Some(path) = envd_control_route(&target.upstream_target(raw)) {
-                return Err(ProxyError::EnvdControl { path });
-            }
-        }
-        if let (Some(limit), Some(length)) = (limits.body, content_length(request))
-            && length > limit
-        {
-            return Err(ProxyError::BodyTooLarge);
-        }
-
-        ctx.upgrade_named = request.headers.contains_key(header::UPGRADE);
-        ctx.upgrade = ctx.upgrade_named && keep_real_upgrade(request, &ctx.target, &settings);
-        ctx.grpc = request.version == Version::HTTP_2
-            && (origin.conn.protocol == ListenerProtocol::Grpc || is_grpc(&request.headers));
-        if control_plane {
-            ctx.destination = Destination::ControlPlane;
-        }
-        if body_empty && ctx.upgrade {
-            ctx.body_end = Some(Arc::default());
-        }
-        if body_empty && !ctx.upgrade {
-            ctx.body.request_done = true;
-            if request.version != Version::HTTP_2 {
-                origin.conn.join_next_head();
-            }
-        }
-        Ok(())
+    ctx.upgrade_named = request.headers.contains_key(header::UPGRADE);
+    ctx.upgrade = ctx.upgrade_named && keep_real_upgrade(request, &ctx.target, &settings);
+    ctx.grpc = request.version == Version::HTTP_2
+        && (downstream.conn.protocol == ListenerProtocol::Grpc || is_grpc(&request.headers));
+    if control_plane {
+        ctx.destination = Destination::ControlPlane;
     }
-
-    /// Sends the proxy's own answer.
-    pub(crate) async fn answer(
-        &self,
-        session: &mut Session,
-        ctx: &mut Context,
-        error: ProxyError,
-    ) -> Result<()> {
-        let settings = ctx.settings.answers;
-        let request = session.req_header();
-        let format = ResponseFormat::new(&request.method, &request.headers).identified(&ctx.request_id);
-        let format = match &ctx.target {
-            Some(target) => format.of(&target.id, target.port),
-            None => format,
-        };
-        let shown = if ctx.masked_as_unavailable { ProxyError::StoreUnavailable } else { error };
-        let own = render(shown, &format, settings);
-        let status = if own.success { own.status.as_u16() } else { shown.status(settings.dialect) };
-        let (retcode, reason) = if ctx.masked_as_unavailable {
-            (error.retcode(), error.reason())
-        } else {
-            (own.log_retcode, own.reason)
-        };
-        ctx.outcome = Some(Outcome { status, retcode, reason });
-        ctx.seen.head_sent = Some(own.status.as_u16());
-        if let Some(origin) = &ctx.origin
-            && session.req_header().version < Version::HTTP_2
-        {
-            origin.conn.join_next_head();
-        }
-        let mut head = Box::new(own.head(ctx.request_id.clone())?);
-        let (length, empty) = (own.body.len() as u64, own.body.is_empty());
-        if session.req_header().version == Version::HTTP_2 {
-            if head.headers.contains_key("grpc-status") {
-                // Trailers, which say no length.
-                head.remove_header(&header::CONTENT_LENGTH);
-            }
-            // The engine ends a stream with its head only where that is a task. A gRPC client takes
-            // its status from the header block that ends the stream.
-            let mut tasks = vec![HttpTask::Header(head, empty)];
-            if !empty {
-                tasks.push(HttpTask::Body(Some(own.body), true));
-            }
-            session.write_response_tasks(tasks).await?;
-            ctx.body.down = length;
-            return Ok(());
-        }
-        session.write_response_header(head, empty).await?;
-        ctx.body.down = length;
-        if !empty {
-            session.write_response_body(Some(own.body), true).await?;
-        }
-        Ok(())
+    if body_empty && ctx.upgrade {
+        ctx.body_end = Some(Arc::default());
     }
+    if body_empty && !ctx.upgrade {
+        ctx.body.request_done = true;
+        if request.version != Version::HTTP_2 {
+            downstream.conn.join_next_head();
+        }
+    }
+    Ok(())
 }
 
 /// A head that names no sandbox in any form is told so; one that is no good head, that.
@@ -282,10 +217,10 @@ fn raw_head(session: &Session) -> Option<Bytes> {
     }
 }
 
-/// Whether the engine took something away from the target (it cuts a `#` and what follows) or
+/// Whether Pingora took something away from the target (it cuts a `#` and what follows) or
 /// encoded something in it (`odd_line` is what came in), so that it would not reach the sandbox as
 /// it was sent.
-fn engine_changed_target(session: &Session, odd_line: Option<&[u8]>) -> bool {
+fn pingora_changed_target(session: &Session, odd_line: Option<&[u8]>) -> bool {
     let Some(raw) = raw_head(session) else { return false };
     // Empty lines before the request line are ignored (RFC 9112, 2.2).
     let line = raw.trim_ascii_start().split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_end();
@@ -293,28 +228,29 @@ fn engine_changed_target(session: &Session, odd_line: Option<&[u8]>) -> bool {
     sent != session.req_header().raw_path() || odd_line.is_some_and(|seen| is_line_of(seen, line))
 }
 
-/// Says to the client's stream where the body of an HTTP/1.1 request ends, as the engine sees it.
+/// Says to the client's stream where the body of an HTTP/1.1 request ends, as Pingora sees it.
 fn frame_body(session: &Session, ctx: &Context) {
-    // The exchange knows by itself.
-    let (Some(origin), Some(_)) = (&ctx.origin, session.downstream_session.as_http1()) else { return };
+    let (Some(downstream), Some(_)) = (&ctx.downstream, session.downstream_session.as_http1()) else {
+        return;
+    };
     let request = session.req_header();
-    origin.conn.frame_body(if request.headers.contains_key(header::TRANSFER_ENCODING) {
+    downstream.conn.frame_body(if request.headers.contains_key(header::TRANSFER_ENCODING) {
         Framing::Chunked
     } else {
         Framing::Length(content_length(request).unwrap_or(0))
     });
 }
 
-/// Whether the engine has found the end of the head elsewhere than the stream it reads from: what
+/// Whether Pingora has found the end of the head elsewhere than the stream it reads from: what
 /// follows would be taken for a body by the one and for a request by the other.
-fn engine_read_another_head(session: &Session, ctx: &Context) -> bool {
-    let (Some(origin), Some(http1)) = (&ctx.origin, session.downstream_session.as_http1()) else {
+fn pingora_read_another_head(session: &Session, ctx: &Context) -> bool {
+    let (Some(downstream), Some(http1)) = (&ctx.downstream, session.downstream_session.as_http1()) else {
         return false;
     };
-    http1.get_headers_raw_bytes().len() != origin.conn.head_given()
+    http1.get_headers_raw_bytes().len() != downstream.conn.head_given()
 }
 
-/// Transfer-Encoding beside Content-Length, which the engine has silently dropped by now: what was
+/// Transfer-Encoding beside Content-Length, which Pingora has silently dropped by now: what was
 /// sent is looked at, and only where there is a Transfer-Encoding at all.
 fn has_both_framings(session: &Session) -> bool {
     if !session.req_header().headers.contains_key(header::TRANSFER_ENCODING) {
@@ -327,7 +263,7 @@ fn has_both_framings(session: &Session) -> bool {
     })
 }
 
-/// RFC 9112, 6: the one transfer coding is chunked, and a length is one number. The engine has
+/// RFC 9112, 6: the one transfer coding is chunked, and a length is one number. Pingora has
 /// refused lengths that differ; equal ones become one.
 fn good_framing(request: &mut pingora::http::RequestHeader) -> bool {
     let mut codings = request.headers.get_all(header::TRANSFER_ENCODING).iter();
@@ -378,13 +314,13 @@ fn h2_head_len(headers: &http::HeaderMap) -> usize {
 }
 
 /// Whether a request with an `Upgrade` asks for one that is passed on; where it does not, the field
-/// goes, so that the engine sees none either (connections.md, WebSocket and upgrades).
+/// goes, so that Pingora sees none either (connections.md, WebSocket and upgrades).
 fn keep_real_upgrade(
     request: &mut pingora::http::RequestHeader,
     target: &Option<cube_route::SandboxTarget>,
     settings: &crate::settings::Settings,
 ) -> bool {
-    let nominated = crate::proxy::upstream_request_filter::connection_tokens(&request.headers)
+    let nominated = crate::proxy::hop_by_hop::connection_tokens(&request.headers)
         .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
     let mut protocols = request.headers.get_all(header::UPGRADE).iter();
     let protocol = protocols.next().map(|value| value.as_bytes().trim_ascii()).unwrap_or_default();

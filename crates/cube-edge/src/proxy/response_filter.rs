@@ -1,4 +1,4 @@
-//! What the client gets back (routing.md): the answer's head, and both bodies as they pass.
+//! What the client gets back (routing.md): the response's head, and both bodies as they pass.
 
 use std::time::{Duration, Instant};
 
@@ -11,208 +11,157 @@ use pingora::{ErrorType, OrErr, Result};
 
 use crate::connection::Framing;
 use crate::error_response::ProxyError;
-use crate::limits::active_requests::Ended;
 use crate::metrics::Direction;
+use crate::proxy::cache_filters;
 use crate::proxy::context::{Context, Destination};
+use crate::proxy::hop_by_hop;
+use crate::proxy::logging;
 use crate::proxy::state::ProxyState;
-use crate::proxy::upstream_peer::fail;
 use crate::retcode::Retcode;
 
 /// How often a sandbox's activity is stamped while bytes move.
 const STAMP_EVERY: Duration = Duration::from_secs(5);
 
-static HOP_BY_HOP: [HeaderName; 5] = [
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRAILER,
-    header::UPGRADE,
-];
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-cube-request-id");
 static RETCODE: HeaderName = HeaderName::from_static("x-cube-retcode");
 static REFRESH: HeaderName = HeaderName::from_static("refresh");
 static SERVICE_WORKER: HeaderName = HeaderName::from_static("service-worker-allowed");
 
-impl ProxyState {
-    /// Turns the sandbox's head into the client's.
-    pub(crate) fn filter_response(
-        &self,
-        session: &mut Session,
-        response: &mut ResponseHeader,
-        ctx: &mut Context,
-    ) -> Result<()> {
-        let status = response.status;
-        // There is no upgrade in HTTP/1.0; the engine would take it for one on the client's side alone.
-        let switches_for_none = status == StatusCode::SWITCHING_PROTOCOLS
-            && (!ctx.upgrade || response.version < Version::HTTP_11);
-        if !well_framed(response)? || switches_for_none {
-            return Err(fail(ctx, ProxyError::UpstreamMalformed));
+/// Turns the sandbox's head into the client's.
+pub(crate) fn filter_response(
+    state: &ProxyState,
+    session: &mut Session,
+    response: &mut ResponseHeader,
+    ctx: &mut Context,
+) -> Result<()> {
+    let status = response.status;
+    // There is no upgrade in HTTP/1.0; Pingora would take it for one on the client's side alone.
+    let switches_for_none =
+        status == StatusCode::SWITCHING_PROTOCOLS && (!ctx.upgrade || response.version < Version::HTTP_11);
+    if !well_framed(response)? || switches_for_none {
+        return Err(ctx.fail(ProxyError::UpstreamMalformed));
+    }
+    // The version says what the sender of a message can do, and that is this proxy (RFC 9112, 2.3).
+    if response.version < Version::HTTP_11 {
+        response.set_version(Version::HTTP_11);
+    }
+    let client_version = session.req_header().version;
+    hop_by_hop::remove_from_response(response, client_version)?;
+    if client_version == Version::HTTP_11
+        && status == StatusCode::UPGRADE_REQUIRED
+        && response.headers.contains_key(header::UPGRADE)
+        && let Some(downstream) = &ctx.downstream
+    {
+        downstream.conn.nominate_upgrade();
+    }
+    if status.is_informational() || status == StatusCode::NO_CONTENT {
+        response.remove_header(&header::CONTENT_LENGTH);
+        response.remove_header(&header::TRANSFER_ENCODING);
+    }
+    if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+        // Ours to say; of the response they are replaced below.
+        response.remove_header(&REQUEST_ID);
+        response.remove_header(&RETCODE);
+        if state.response_cache.is_some() {
+            response.remove_header("x-cube-cache");
         }
-        // The version says what the sender of a message can do, and that is this proxy (RFC 9112, 2.3).
-        if response.version < Version::HTTP_11 {
-            response.set_version(Version::HTTP_11);
-        }
-        let client_version = session.req_header().version;
-        remove_hop_by_hop(response, client_version)?;
-        if client_version == Version::HTTP_11
-            && status == StatusCode::UPGRADE_REQUIRED
-            && response.headers.contains_key(header::UPGRADE)
-            && let Some(origin) = &ctx.origin
-        {
-            origin.conn.nominate_upgrade();
-        }
-        if status.is_informational() || status == StatusCode::NO_CONTENT {
-            response.remove_header(&header::CONTENT_LENGTH);
-            response.remove_header(&header::TRANSFER_ENCODING);
-        }
-        if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
-            // Ours to say; of the answer they are replaced below.
-            response.remove_header(&REQUEST_ID);
-            response.remove_header(&RETCODE);
-            if self.response_cache.is_some() {
-                response.remove_header("x-cube-cache");
-            }
-            return Ok(()); // the answer is still to come
-        }
-        if status == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(origin) = &ctx.origin
-        {
-            origin.conn.frame_body(Framing::Tunnel);
-        }
-        self.answered(ctx, status.as_u16());
-        if matches!(ctx.destination, Destination::Sandbox(_)) {
-            response_rewrite(session, response, ctx)?;
-        }
-        self.tell_of_cache(session, response, ctx)?;
-        response.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
-        response.insert_header("X-Cube-Retcode", Retcode::Passed(status.as_u16()).wire())?;
-        if session.req_header().version < Version::HTTP_11 {
-            // An HTTP/1.0 client knows no chunks: the end of its body is the end of the connection.
-            response.remove_header(&header::TRANSFER_ENCODING);
-            if !response.headers.contains_key(header::CONTENT_LENGTH) && ctx.method != Method::HEAD {
-                session.set_keepalive(None);
-            }
-        }
-        if self.drain.closing() {
+        return Ok(()); // the response is still to come
+    }
+    if status == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(downstream) = &ctx.downstream
+    {
+        downstream.conn.frame_body(Framing::Tunnel);
+    }
+    note_response(state, ctx, status.as_u16());
+    if matches!(ctx.destination, Destination::Sandbox(_)) {
+        response_rewrite(session, response, ctx)?;
+    }
+    cache_filters::add_cache_header(state, session, response, ctx)?;
+    response.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
+    response.insert_header("X-Cube-Retcode", Retcode::Passed(status.as_u16()).wire())?;
+    if session.req_header().version < Version::HTTP_11 {
+        // An HTTP/1.0 client knows no chunks: the end of its body is the end of the connection.
+        response.remove_header(&header::TRANSFER_ENCODING);
+        if !response.headers.contains_key(header::CONTENT_LENGTH) && ctx.method != Method::HEAD {
             session.set_keepalive(None);
         }
-        Ok(())
     }
-
-    fn answered(&self, ctx: &mut Context, status: u16) {
-        ctx.seen.head_sent = Some(status);
-        let Some(attempt) = ctx.attempts.list.last_mut() else { return };
-        attempt.status = Some(status);
-        if let Some(sent) = ctx.attempts.sent_at {
-            self.metrics.upstream_first_byte.observe(sent.elapsed().as_secs_f64());
-        }
-        let status_switches = status == 101;
-        ctx.gauges.stream = Some(self.metrics.stream());
-        ctx.gauges.websocket = status_switches.then(|| self.metrics.websocket());
-    }
-
-    /// A piece of the client's body has come.
-    pub(crate) fn count_request_body(&self, bytes: usize, end: bool, ctx: &mut Context) -> Result<()> {
-        let again = ctx.body.replayed.min(bytes as u64);
-        ctx.body.replayed -= again;
-        let new = bytes as u64 - again;
-        ctx.body.up += new;
-        ctx.body.request_done |= end;
-        if let Some(ended) = ended(ctx) {
-            return Err(fail(ctx, ended));
-        }
-        let upgraded = ctx.seen.head_sent == Some(101);
-        if let Some(limit) = ctx.settings.limits.body
-            && ctx.body.up > limit
-            && !upgraded
-        {
-            return Err(fail(ctx, ProxyError::BodyTooLarge));
-        }
-        self.metrics.bytes(Direction::In, new);
-        self.moved(bytes, ctx);
-        Ok(())
-    }
-
-    /// A piece of the sandbox's body has come.
-    pub(crate) fn count_response_body(&self, bytes: usize, end: bool, ctx: &mut Context) -> Result<()> {
-        ctx.body.down += bytes as u64;
-        // The end of what is cut short because of a kill must not pass for its end.
-        if let Some(ended) = ended(ctx)
-            && (end || bytes > 0)
-        {
-            return Err(fail(ctx, ended));
-        }
-        self.metrics.bytes(Direction::Out, bytes as u64);
-        self.moved(bytes, ctx);
-        Ok(())
-    }
-
-    fn moved(&self, bytes: usize, ctx: &mut Context) {
-        if bytes == 0 {
-            return;
-        }
-        let now = Instant::now();
-        ctx.body.moved = Some(now);
-        if ctx.stamped.is_some_and(|stamped| now.saturating_duration_since(stamped) >= STAMP_EVERY) {
-            self.stamp(ctx);
-        }
-    }
-}
-
-/// What to say of a request that was ended from outside.
-pub(crate) fn ended(ctx: &Context) -> Option<ProxyError> {
-    match ctx.place.as_ref()?.live.ended()? {
-        Ended::Killed => Some(ProxyError::Killed),
-        Ended::Revoked => Some(ProxyError::Revoked),
-        Ended::Drained => Some(ProxyError::DrainTimeout),
-    }
-}
-
-fn remove_hop_by_hop(response: &mut ResponseHeader, client: Version) -> Result<()> {
-    let switching = response.status == StatusCode::SWITCHING_PROTOCOLS;
-    let keeps_upgrade = switching || asks_for_upgrade(response, client);
-    if response.headers.contains_key(header::CONNECTION) {
-        let nominated: Vec<HeaderName> =
-            crate::proxy::upstream_request_filter::connection_tokens(&response.headers)
-                .filter_map(|token| HeaderName::from_bytes(token).ok())
-                .filter(|name| {
-                    // Framing is the engine's; an upgrade's own fields stay with it.
-                    *name != header::CONTENT_LENGTH
-                        && *name != header::TRANSFER_ENCODING
-                        && !(keeps_upgrade && *name == header::UPGRADE)
-                })
-                .collect();
-        for name in &nominated {
-            response.remove_header(name);
-        }
-        response.remove_header(&header::CONNECTION);
-    }
-    if switching {
-        response.insert_header(header::CONNECTION, "Upgrade")?;
-    }
-    // One walk over the fields tells whether there is anything to remove: most often there is not.
-    if response.headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
-        for name in HOP_BY_HOP.iter().filter(|name| !(keeps_upgrade && **name == header::UPGRADE)) {
-            response.remove_header(name);
-        }
+    if state.drain.closing() {
+        session.set_keepalive(None);
     }
     Ok(())
 }
 
-/// Whether this is a 426 whose `Upgrade` says to what (RFC 9110, 15.5.22), for a client that can do so
-/// through this proxy: over HTTP/1.1, and to anything but `h2c`.
-fn asks_for_upgrade(response: &ResponseHeader, client: Version) -> bool {
-    response.status == StatusCode::UPGRADE_REQUIRED
-        && client == Version::HTTP_11
-        && !response
-            .headers
-            .get_all(header::UPGRADE)
-            .iter()
-            .flat_map(|value| value.as_bytes().split(|b| *b == b','))
-            .any(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"h2c"))
+fn note_response(state: &ProxyState, ctx: &mut Context, status: u16) {
+    ctx.seen.head_sent = Some(status);
+    let Some(attempt) = ctx.attempts.list.last_mut() else { return };
+    attempt.status = Some(status);
+    if let Some(sent) = ctx.attempts.sent_at {
+        state.metrics.upstream_first_byte.observe(sent.elapsed().as_secs_f64());
+    }
+    let status_switches = status == 101;
+    ctx.gauges.stream = Some(state.metrics.stream());
+    ctx.gauges.websocket = status_switches.then(|| state.metrics.websocket());
 }
 
-/// Whether the answer says its length in one way: no coding but `chunked`, and one number, be it
+/// A piece of the client's body has come.
+pub(crate) fn count_request_body(
+    state: &ProxyState,
+    bytes: usize,
+    end: bool,
+    ctx: &mut Context,
+) -> Result<()> {
+    let again = ctx.body.replayed.min(bytes as u64);
+    ctx.body.replayed -= again;
+    let new = bytes as u64 - again;
+    ctx.body.up += new;
+    ctx.body.request_done |= end;
+    if let Some(ended) = ctx.ended() {
+        return Err(ctx.fail(ended));
+    }
+    let upgraded = ctx.seen.head_sent == Some(101);
+    if let Some(limit) = ctx.settings.limits.body
+        && ctx.body.up > limit
+        && !upgraded
+    {
+        return Err(ctx.fail(ProxyError::BodyTooLarge));
+    }
+    state.metrics.bytes(Direction::In, new);
+    note_activity(state, bytes, ctx);
+    Ok(())
+}
+
+/// A piece of the sandbox's body has come.
+pub(crate) fn count_response_body(
+    state: &ProxyState,
+    bytes: usize,
+    end: bool,
+    ctx: &mut Context,
+) -> Result<()> {
+    ctx.body.down += bytes as u64;
+    // The end of what is cut short because of a kill must not pass for its end.
+    if let Some(ended) = ctx.ended()
+        && (end || bytes > 0)
+    {
+        return Err(ctx.fail(ended));
+    }
+    state.metrics.bytes(Direction::Out, bytes as u64);
+    note_activity(state, bytes, ctx);
+    Ok(())
+}
+
+fn note_activity(state: &ProxyState, bytes: usize, ctx: &mut Context) {
+    if bytes == 0 {
+        return;
+    }
+    let now = Instant::now();
+    ctx.body.moved = Some(now);
+    if ctx.stamped.is_some_and(|stamped| now.saturating_duration_since(stamped) >= STAMP_EVERY) {
+        logging::stamp_activity(state, ctx);
+    }
+}
+
+/// Whether the response says its length in one way: no coding but `chunked`, and one number, be it
 /// written once or several times (then it becomes one).
 fn well_framed(response: &mut ResponseHeader) -> Result<bool> {
     let mut codings = response.headers.get_all(header::TRANSFER_ENCODING).iter();

@@ -30,7 +30,7 @@ pub(crate) struct ProxyState {
     pub(crate) resolver: Arc<Resolver>,
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) breaker: Arc<Breaker>,
-    pub(crate) live: Arc<ActiveRequests>,
+    pub(crate) active_requests: Arc<ActiveRequests>,
     pub(crate) control_plane: ControlPlane,
     pub(crate) response_cache: Option<Arc<ResponseCache>>,
     pub(crate) drain: Arc<Drain>,

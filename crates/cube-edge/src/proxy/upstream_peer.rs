@@ -14,11 +14,12 @@ use pingora::{Error, ErrorSource, ErrorType, Result};
 use crate::error_response::ProxyError;
 use crate::limits::descriptors::OUT_OF_DESCRIPTORS;
 use crate::metrics::ConnectOutcome;
-use crate::proxy::access::{client_left, left};
+use crate::proxy::access;
+use crate::proxy::access::client_left;
 use crate::proxy::context::{Context, Destination, Outcome};
 use crate::proxy::http_upgrade::UpgradeConnector;
 use crate::proxy::pool_key::PoolKey;
-use crate::proxy::request_filter::Stop;
+use crate::proxy::rejection::Rejection;
 use crate::proxy::retry::{self, Connect, Exchange, Failure, Next, PORT_PAUSE, Upstream};
 use crate::proxy::state::{ProxyState, header_text};
 use crate::retcode::Retcode;
@@ -26,254 +27,261 @@ use crate::retcode::Retcode;
 /// Streams of one HTTP/2 connection to a gRPC server.
 const GRPC_STREAMS: usize = 100;
 
-impl ProxyState {
-    /// The peer of the next attempt.
-    pub(crate) async fn select_peer(
-        &self,
-        session: &mut Session,
-        ctx: &mut Context,
-    ) -> Result<Box<HttpPeer>> {
-        let next = std::mem::replace(&mut ctx.attempts.next, Next::Route);
-        match next {
-            Next::Route | Next::Fresh => {}
-            Next::Port => tokio::time::sleep(PORT_PAUSE).await,
-            Next::Reread(failed) => self.reroute(session, ctx, failed).await?,
-        }
-        let now = Instant::now();
-        ctx.attempts.tally.first.get_or_insert(now);
-        let (address, key) = match &ctx.destination {
-            Destination::Sandbox(sandbox) => {
-                (sandbox.route.address, PoolKey::Sandbox(sandbox.entry.generation.get()))
-            }
-            Destination::ControlPlane => match self.control_plane.address().await {
-                Some(address) => (address, self.control_plane.pool_key()),
-                None => return Err(fail(ctx, ProxyError::ControlPlaneUnresolved)),
-            },
-            Destination::Nowhere => return Err(fail(ctx, ProxyError::Internal)),
-        };
-        if next == Next::Fresh {
-            ctx.attempts.begin(address, now);
-            return Ok(self.dial_fresh(ctx, address));
-        }
-        if next != Next::Port {
-            ctx.attempts.begin(address, now);
-            let wait = ctx.settings.upstream.port_open_wait;
-            let tally = &mut ctx.attempts.tally;
-            tally.routes += 1;
-            // The series belongs to the first attempt alone.
-            tally.port_until = (tally.routes == 1 && !wait.is_zero()).then(|| now + wait);
-        }
-        if let Some(body_end) = ctx.body_end.clone() {
-            let mut peer = self.dial_fresh(ctx, address);
-            let timeout = ctx.settings.upstream.connect_timeout;
-            let descriptors = self.descriptors.clone();
-            peer.options.custom_l4 = Some(Arc::new(UpgradeConnector { timeout, body_end, descriptors }));
-            return Ok(peer);
-        }
-        Ok(self.dial(ctx, address, key))
+/// The peer of the next attempt.
+pub(crate) async fn select_peer(
+    state: &ProxyState,
+    session: &mut Session,
+    ctx: &mut Context,
+) -> Result<Box<HttpPeer>> {
+    let next = std::mem::replace(&mut ctx.attempts.next, Next::Route);
+    match next {
+        Next::Route | Next::Fresh => {}
+        Next::Port => tokio::time::sleep(PORT_PAUSE).await,
+        Next::Reread(failed) => reroute(state, session, ctx, failed).await?,
     }
-
-    /// A peer that gets a new connection, which is not kept: for an upgrade, and where a pooled one
-    /// was dead or did not take the request.
-    fn dial_fresh(&self, ctx: &Context, address: SocketAddr) -> Box<HttpPeer> {
-        let mut peer = self.dial(ctx, address, PoolKey::unshared());
-        // Nobody will look for it there.
-        peer.options.idle_timeout = Some(Duration::ZERO);
-        peer
+    let now = Instant::now();
+    ctx.attempts.tally.first.get_or_insert(now);
+    let (address, key) = match &ctx.destination {
+        Destination::Sandbox(sandbox) => {
+            (sandbox.route.address, PoolKey::Sandbox(sandbox.entry.generation.get()))
+        }
+        Destination::ControlPlane => match state.control_plane.address().await {
+            Some(address) => (address, state.control_plane.pool_key()),
+            None => return Err(ctx.fail(ProxyError::ControlPlaneUnresolved)),
+        },
+        Destination::Nowhere => return Err(ctx.fail(ProxyError::Internal)),
+    };
+    if next == Next::Fresh {
+        ctx.attempts.begin(address, now);
+        return Ok(dial_fresh(state, ctx, address));
     }
-
-    /// Reads the record again after a failed connect and judges it afresh. Where it says what is
-    /// known already, what went wrong stays what the client is told.
-    async fn reroute(&self, session: &mut Session, ctx: &mut Context, failed: ProxyError) -> Result<()> {
-        let before = ctx.sandbox().map(|sandbox| (sandbox.route.address, sandbox.entry.generation));
-        let judged = match self.wake_after_timeout(session, ctx, failed).await {
-            Ok(()) => self.recheck_access(session, ctx).await,
-            Err(stop) => Err(stop),
-        };
-        match judged {
-            Ok(()) => {}
-            Err(Stop::ProxyError(error)) => return Err(fail(ctx, error)),
-            Err(Stop::Left) => {
-                ctx.outcome = Some(Outcome::CLIENT_LEFT);
-                return Err(Error::new_down(ErrorType::ConnectionClosed));
-            }
-        }
-        let after = ctx.sandbox().map(|sandbox| (sandbox.route.address, sandbox.entry.generation));
-        if !retry::worth_dialling(&before, &after, &ctx.attempts.tally) {
-            return Err(fail(ctx, failed));
-        }
-        self.metrics.upstream_retries.inc();
-        Ok(())
+    if next != Next::Port {
+        ctx.attempts.begin(address, now);
+        let wait = ctx.settings.upstream.port_open_wait;
+        let tally = &mut ctx.attempts.tally;
+        tally.routes += 1;
+        // The series belongs to the first attempt alone.
+        tally.port_until = (tally.routes == 1 && !wait.is_zero()).then(|| now + wait);
     }
-
-    /// A connect time-out to a sandbox believed running may mean that it sleeps: one resume is
-    /// tried where its metadata allows it.
-    async fn wake_after_timeout(
-        &self,
-        session: &mut Session,
-        ctx: &mut Context,
-        failed: ProxyError,
-    ) -> Result<(), Stop> {
-        let (Some(target), Some(origin)) = (&ctx.target, &ctx.origin) else { return Ok(()) };
-        if failed != ProxyError::ConnectTimeout || ctx.resumed {
-            return Ok(());
-        }
-        if let Some(place) = &ctx.place {
-            place.live.belongs_to(None);
-        }
-        let woken = tokio::select! {
-            woken = self.lifecycle.resume_after_timeout(&target.id, header_text(&ctx.request_id)) => woken,
-            () = client_left(session, origin) => return Err(left(ctx)),
-        };
-        if woken {
-            // A resume starts the count anew, once.
-            ctx.resumed = true;
-            ctx.attempts.tally.restart();
-        }
-        Ok(())
+    if let Some(body_end) = ctx.body_end.clone() {
+        let mut peer = dial_fresh(state, ctx, address);
+        let timeout = ctx.settings.upstream.connect_timeout;
+        let descriptors = state.descriptors.clone();
+        peer.options.custom_l4 = Some(Arc::new(UpgradeConnector { timeout, body_end, descriptors }));
+        return Ok(peer);
     }
+    Ok(dial(state, ctx, address, key))
+}
 
-    fn dial(&self, ctx: &Context, address: SocketAddr, key: PoolKey) -> Box<HttpPeer> {
-        let upstream = &ctx.settings.upstream;
-        let mut options = PeerOptions::new();
-        options.connection_timeout = Some(upstream.connect_timeout);
-        options.total_connection_timeout = Some(upstream.connect_timeout);
-        options.read_timeout = Some(upstream.silence_timeout);
-        options.write_timeout = Some(upstream.silence_timeout);
-        options.idle_timeout = Some(upstream.pool_idle);
-        options.tcp_keepalive = Some(TcpKeepalive {
-            idle: Duration::from_secs(15),
-            interval: Duration::from_secs(5),
-            count: 3,
-            // Not set: it kills a live peer that merely reads slowly.
-            user_timeout: Duration::ZERO,
-        });
-        options.upstream_tcp_sock_tweak_hook = Some(self.descriptors.upstream_check());
-        // Which fields travel is decided in one place (forward.rs); the engine's own policy would
-        // refuse requests that nominate a field it guards.
-        options.http_upstream_request_policy = HttpUpstreamRequestPolicy::preserve();
-        if ctx.grpc {
-            options.set_http_version(2, 2);
-            options.max_h2_streams = GRPC_STREAMS;
-        }
-        let mut peer = HttpPeer::new(address, false, String::new());
-        peer.group_key = key.group();
-        peer.options = options;
-        if matches!(ctx.destination, Destination::ControlPlane) {
-            self.control_plane.secure(&mut peer);
-        }
-        Box::new(peer)
-    }
+/// A peer that gets a new connection, which is not kept: for an upgrade, and where a pooled one
+/// was dead or did not take the request.
+fn dial_fresh(state: &ProxyState, ctx: &Context, address: SocketAddr) -> Box<HttpPeer> {
+    let mut peer = dial(state, ctx, address, PoolKey::unshared());
+    // Nobody will look for it there.
+    peer.options.idle_timeout = Some(Duration::ZERO);
+    peer
+}
 
-    /// A connection is there, from the pool or new.
-    pub(crate) fn connected(&self, reused: bool, ctx: &mut Context) {
-        // What an earlier attempt failed with is not this one's.
-        ctx.error = None;
-        if reused {
-            self.metrics.upstream_reused.inc();
-        } else {
-            self.metrics.connected(ConnectOutcome::Ok);
-            if let Some(sandbox) = ctx.sandbox() {
-                sandbox.permit.connected();
-            }
+/// Reads the record again after a failed connect and judges it afresh. Where it says what is
+/// known already, what went wrong stays what the client is told.
+async fn reroute(
+    state: &ProxyState,
+    session: &mut Session,
+    ctx: &mut Context,
+    failed: ProxyError,
+) -> Result<()> {
+    let before = ctx.sandbox().map(|sandbox| (sandbox.route.address, sandbox.entry.generation));
+    let judged = match wake_after_timeout(state, session, ctx, failed).await {
+        Ok(()) => access::recheck_access(state, session, ctx).await,
+        Err(stop) => Err(stop),
+    };
+    match judged {
+        Ok(()) => {}
+        Err(Rejection::Error(error)) => return Err(ctx.fail(error)),
+        Err(Rejection::ClientLeft) => {
+            ctx.outcome = Some(Outcome::CLIENT_LEFT);
+            return Err(Error::new_down(ErrorType::ConnectionClosed));
         }
     }
+    let after = ctx.sandbox().map(|sandbox| (sandbox.route.address, sandbox.entry.generation));
+    if !retry::worth_dialling(&before, &after, &ctx.attempts.tally) {
+        return Err(ctx.fail(failed));
+    }
+    state.metrics.upstream_retries.inc();
+    Ok(())
+}
 
-    /// No connection: what kind of failure, and is there another try in it?
-    pub(crate) fn note_connect_failure(&self, ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
-        error.set_retry(false);
-        if *error.etype() == ErrorType::H2Error {
-            return self.no_stream(ctx, error);
-        }
-        let (failure, shown, outcome) = match error.etype() {
-            ErrorType::ConnectRefused => {
-                (ConnectFailure::Refused, ProxyError::ConnectRefused, ConnectOutcome::Refused)
-            }
-            ErrorType::ConnectTimedout => {
-                (ConnectFailure::TimedOut, ProxyError::ConnectTimeout, ConnectOutcome::TimedOut)
-            }
-            ErrorType::ConnectNoRoute => {
-                (ConnectFailure::Unreachable, ProxyError::ConnectFailed, ConnectOutcome::Unreachable)
-            }
-            kind if *kind == OUT_OF_DESCRIPTORS => {
-                (ConnectFailure::Other, ProxyError::OutOfDescriptors, ConnectOutcome::Other)
-            }
-            // So the engine calls what this side could not do: open a socket, find a free port.
-            ErrorType::InternalError | ErrorType::SocketError | ErrorType::BindError => {
-                let ran_out = self.descriptors.ran_out(&error);
-                let shown = if ran_out { ProxyError::OutOfDescriptors } else { ProxyError::Internal };
-                (ConnectFailure::Other, shown, ConnectOutcome::Other)
-            }
-            // Only the control plane is spoken to over TLS.
-            ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert => {
-                self.control_plane.handshake_failed(&error);
-                (ConnectFailure::Other, ProxyError::ControlPlaneTls, ConnectOutcome::Other)
-            }
-            _ => (ConnectFailure::Other, ProxyError::ConnectFailed, ConnectOutcome::Other),
-        };
-        self.metrics.connected(outcome);
-        let now = Instant::now();
-        ctx.attempts.end(now);
+/// A connect time-out to a sandbox believed running may mean that it sleeps: one resume is
+/// tried where its metadata allows it.
+async fn wake_after_timeout(
+    state: &ProxyState,
+    session: &mut Session,
+    ctx: &mut Context,
+    failed: ProxyError,
+) -> Result<(), Rejection> {
+    let (Some(target), Some(downstream)) = (&ctx.target, &ctx.downstream) else { return Ok(()) };
+    if failed != ProxyError::ConnectTimeout || ctx.resumed {
+        return Ok(());
+    }
+    if let Some(active) = &ctx.active {
+        active.request.belongs_to(None);
+    }
+    let woken = tokio::select! {
+        woken = state.lifecycle.resume_after_timeout(&target.id, header_text(&ctx.request_id)) => woken,
+        () = client_left(session, downstream) => return Err(Rejection::of_a_client_that_left(ctx)),
+    };
+    if woken {
+        // A resume starts the count anew, once.
+        ctx.resumed = true;
+        ctx.attempts.tally.restart();
+    }
+    Ok(())
+}
+
+fn dial(state: &ProxyState, ctx: &Context, address: SocketAddr, key: PoolKey) -> Box<HttpPeer> {
+    let upstream = &ctx.settings.upstream;
+    let mut options = PeerOptions::new();
+    options.connection_timeout = Some(upstream.connect_timeout);
+    options.total_connection_timeout = Some(upstream.connect_timeout);
+    options.read_timeout = Some(upstream.silence_timeout);
+    options.write_timeout = Some(upstream.silence_timeout);
+    options.idle_timeout = Some(upstream.pool_idle);
+    options.tcp_keepalive = Some(TcpKeepalive {
+        idle: Duration::from_secs(15),
+        interval: Duration::from_secs(5),
+        count: 3,
+        // Not set: it kills a live peer that merely reads slowly.
+        user_timeout: Duration::ZERO,
+    });
+    options.upstream_tcp_sock_tweak_hook = Some(state.descriptors.upstream_check());
+    // Which fields travel is decided in one place (forward.rs); Pingora's own policy would
+    // refuse requests that nominate a field it guards.
+    options.http_upstream_request_policy = HttpUpstreamRequestPolicy::preserve();
+    if ctx.grpc {
+        options.set_http_version(2, 2);
+        options.max_h2_streams = GRPC_STREAMS;
+    }
+    let mut peer = HttpPeer::new(address, false, String::new());
+    peer.group_key = key.group();
+    peer.options = options;
+    if matches!(ctx.destination, Destination::ControlPlane) {
+        state.control_plane.secure(&mut peer);
+    }
+    Box::new(peer)
+}
+
+/// A connection is there, from the pool or new.
+pub(crate) fn note_connected(state: &ProxyState, reused: bool, ctx: &mut Context) {
+    // What an earlier attempt failed with is not this one's.
+    ctx.error = None;
+    if reused {
+        state.metrics.upstream_reused.inc();
+    } else {
+        state.metrics.connected(ConnectOutcome::Ok);
         if let Some(sandbox) = ctx.sandbox() {
-            sandbox.permit.failed(&sandbox.entry.id, failure);
+            sandbox.permit.connected();
         }
-        ctx.error = Some(shown);
-        let failed = Failure::Connect(Connect {
-            error: shown,
-            refused: failure == ConnectFailure::Refused,
-            own: shown.retcode() == Retcode::Internal,
-            upstream: self.dialled(ctx),
-        });
-        again(ctx, &mut error, &failed, now);
-        error
     }
+}
 
-    /// There is an HTTP/2 connection, pooled or new, but it ends and takes no stream: nothing was
-    /// sent, and the node is not to blame.
-    fn no_stream(&self, ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
-        let now = Instant::now();
-        ctx.attempts.end(now);
-        ctx.error = Some(ProxyError::UpstreamCut);
-        if again(ctx, &mut error, &Failure::NoStream, now) {
-            ctx.attempts.tally.unusable += 1;
-            self.metrics.upstream_retries.inc();
-        }
-        error
+/// No connection: what kind of failure, and is there another try in it?
+pub(crate) fn note_connect_failure(
+    state: &ProxyState,
+    ctx: &mut Context,
+    mut error: Box<Error>,
+) -> Box<Error> {
+    error.set_retry(false);
+    if *error.etype() == ErrorType::H2Error {
+        return note_refused_stream(state, ctx, error);
     }
+    let (failure, shown, outcome) = match error.etype() {
+        ErrorType::ConnectRefused => {
+            (ConnectFailure::Refused, ProxyError::ConnectRefused, ConnectOutcome::Refused)
+        }
+        ErrorType::ConnectTimedout => {
+            (ConnectFailure::TimedOut, ProxyError::ConnectTimeout, ConnectOutcome::TimedOut)
+        }
+        ErrorType::ConnectNoRoute => {
+            (ConnectFailure::Unreachable, ProxyError::ConnectFailed, ConnectOutcome::Unreachable)
+        }
+        kind if *kind == OUT_OF_DESCRIPTORS => {
+            (ConnectFailure::Other, ProxyError::OutOfDescriptors, ConnectOutcome::Other)
+        }
+        // So Pingora calls what this side could not do: open a socket, find a free port.
+        ErrorType::InternalError | ErrorType::SocketError | ErrorType::BindError => {
+            let ran_out = state.descriptors.ran_out(&error);
+            let shown = if ran_out { ProxyError::OutOfDescriptors } else { ProxyError::Internal };
+            (ConnectFailure::Other, shown, ConnectOutcome::Other)
+        }
+        // Only the control plane is spoken to over TLS.
+        ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert => {
+            state.control_plane.handshake_failed(&error);
+            (ConnectFailure::Other, ProxyError::ControlPlaneTls, ConnectOutcome::Other)
+        }
+        _ => (ConnectFailure::Other, ProxyError::ConnectFailed, ConnectOutcome::Other),
+    };
+    state.metrics.connected(outcome);
+    let now = Instant::now();
+    ctx.attempts.end(now);
+    if let Some(sandbox) = ctx.sandbox() {
+        sandbox.permit.failed(&sandbox.entry.id, failure);
+    }
+    ctx.error = Some(shown);
+    let failed = Failure::Connect(Connect {
+        error: shown,
+        refused: failure == ConnectFailure::Refused,
+        own: shown.retcode() == Retcode::Internal,
+        upstream: dialled_upstream(state, ctx),
+    });
+    again(ctx, &mut error, &failed, now);
+    error
+}
 
-    fn dialled(&self, ctx: &Context) -> Upstream {
-        match ctx.destination {
-            Destination::Sandbox(_) => Upstream::Sandbox,
-            Destination::ControlPlane => Upstream::ControlPlane { addresses: self.control_plane.addresses() },
-            Destination::Nowhere => Upstream::Nowhere,
-        }
+/// There is an HTTP/2 connection, pooled or new, but it ends and takes no stream: nothing was
+/// sent, and the node is not to blame.
+fn note_refused_stream(state: &ProxyState, ctx: &mut Context, mut error: Box<Error>) -> Box<Error> {
+    let now = Instant::now();
+    ctx.attempts.end(now);
+    ctx.error = Some(ProxyError::UpstreamCut);
+    if again(ctx, &mut error, &Failure::NoStream, now) {
+        ctx.attempts.tally.unusable += 1;
+        state.metrics.upstream_retries.inc();
     }
+    error
+}
 
-    /// The exchange broke after a connection was there.
-    pub(crate) fn note_exchange_failure(
-        &self,
-        session: &mut Session,
-        ctx: &mut Context,
-        mut error: Box<Error>,
-        reused: bool,
-    ) -> Box<Error> {
-        let failed = Failure::Exchange(Exchange {
-            reused,
-            died: is_dead(&error),
-            not_processed: not_processed(&error),
-            response_begun: ctx.seen.head_sent.is_some() || session.response_written().is_some(),
-            idempotent: ctx.method.is_idempotent(),
-            no_body_taken: ctx.body.up == 0 && ctx.body.request_done,
-            body_kept: !session.downstream_session.retry_buffer_truncated(),
-            sandbox_ended: ctx.place.as_ref().is_some_and(|place| place.live.ended().is_some()),
-        });
-        if again(ctx, &mut error, &failed, Instant::now()) {
-            // Pingora hands out again what it has kept of the body.
-            ctx.body.replayed = ctx.body.up;
-            self.metrics.upstream_retries.inc();
-        }
-        error
+fn dialled_upstream(state: &ProxyState, ctx: &Context) -> Upstream {
+    match ctx.destination {
+        Destination::Sandbox(_) => Upstream::Sandbox,
+        Destination::ControlPlane => Upstream::ControlPlane { addresses: state.control_plane.addresses() },
+        Destination::Nowhere => Upstream::Nowhere,
     }
+}
+
+/// The exchange broke after a connection was there.
+pub(crate) fn note_exchange_failure(
+    state: &ProxyState,
+    session: &mut Session,
+    ctx: &mut Context,
+    mut error: Box<Error>,
+    reused: bool,
+) -> Box<Error> {
+    let failed = Failure::Exchange(Exchange {
+        reused,
+        died: is_dead(&error),
+        not_processed: not_processed(&error),
+        response_begun: ctx.seen.head_sent.is_some() || session.response_written().is_some(),
+        idempotent: ctx.method.is_idempotent(),
+        no_body_taken: ctx.body.up == 0 && ctx.body.request_done,
+        body_kept: !session.downstream_session.retry_buffer_truncated(),
+        sandbox_ended: ctx.active.as_ref().is_some_and(|active| active.request.ended().is_some()),
+    });
+    if again(ctx, &mut error, &failed, Instant::now()) {
+        // Pingora hands out again what it has kept of the body.
+        ctx.body.replayed = ctx.body.up;
+        state.metrics.upstream_retries.inc();
+    }
+    error
 }
 
 /// Has another attempt follow, or none, as [`retry::next`] decides; whether one does.
@@ -303,10 +311,4 @@ fn not_processed(error: &Error) -> bool {
                 && (error.is_go_away()
                     || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)))
         })
-}
-
-/// Notes what the client is to be told, and the error that ends the attempts.
-pub(crate) fn fail(ctx: &mut Context, error: ProxyError) -> Box<Error> {
-    ctx.error = Some(error);
-    Error::new_in(ErrorType::Custom("refused"))
 }

@@ -3,99 +3,89 @@
 use std::time::Instant;
 
 use cube_route::{RequestRewrite, forwarded_headers};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
+use http::{HeaderName, HeaderValue, Method, Version, header};
 use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, OrErr, Result};
 
 use crate::connection::ip_value;
 use crate::proxy::context::{Context, Destination};
+use crate::proxy::hop_by_hop;
+use crate::proxy::logging;
 use crate::proxy::state::{ProxyState, header_text};
-
-/// Fields that end at the proxy, whatever they say.
-static HOP_BY_HOP: [HeaderName; 6] = [
-    header::CONNECTION,
-    header::TRANSFER_ENCODING,
-    header::TRAILER,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("http2-settings"),
-];
 
 static DESTINATION: HeaderName = HeaderName::from_static("destination");
 static X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
-impl ProxyState {
-    /// Turns the client's head into the sandbox's.
-    pub(crate) fn filter_upstream_request(
-        &self,
-        session: &Session,
-        request: &mut RequestHeader,
-        ctx: &mut Context,
-    ) -> Result<()> {
-        let Some(origin) = ctx.origin.clone() else {
-            return Err(Error::new_in(ErrorType::InternalError));
-        };
-        let settings = ctx.settings.clone();
-        let peer = origin.conn.peer.ip().to_canonical();
-        let trusted = settings.trusts(peer);
+/// Turns the client's head into the sandbox's.
+pub(crate) fn filter_upstream_request(
+    state: &ProxyState,
+    session: &Session,
+    request: &mut RequestHeader,
+    ctx: &mut Context,
+) -> Result<()> {
+    let Some(downstream) = ctx.downstream.clone() else {
+        return Err(Error::new_in(ErrorType::InternalError));
+    };
+    let settings = ctx.settings.clone();
+    let peer = downstream.conn.peer.ip().to_canonical();
+    let trusted = settings.trusts(peer);
 
-        let client = session.req_header();
-        if ctx.grpc || client.version == Version::HTTP_2 || ctx.origin_form.is_some() || has_prefix(ctx) {
-            let target = ctx.upstream_target(client.raw_path()).into_owned();
-            request.set_raw_path(&target)?;
-        }
-
-        remove_hop_by_hop(request, ctx);
-        remove_reserved(request, trusted, settings.forward_credentials, &ctx.destination);
-        join_cookies(request)?;
-        if client.version < Version::HTTP_11 {
-            // An HTTP/1.0 client knows no 100, so its expectation is ignored (RFC 9110, 10.1.1).
-            request.remove_header(&header::EXPECT);
-        }
-        if client.version == Version::HTTP_2 && !ctx.grpc {
-            say_empty_body(request, ctx)?;
-        }
-
-        request_rewrite(request, ctx, client.raw_path())?;
-        let host = HeaderValue::from_maybe_shared(ctx.host.clone())
-            .or_err(ErrorType::InternalError, "a host as a header")?;
-        match (&ctx.masked_host, &ctx.destination) {
-            (Some(mask), Destination::Sandbox(_)) => request.insert_header(header::HOST, mask)?,
-            // Most often it is there already, as the client sent it.
-            _ if request.headers.get(header::HOST) == Some(&host) => {}
-            _ => request.insert_header(header::HOST, &host)?,
-        }
-        request.insert_header("X-Forwarded-Host", host)?;
-        let proto = forwarded_headers::forwarded_proto(
-            &client.headers,
-            trusted,
-            origin.conn.protocol.scheme() == "https",
-        );
-        let proto = HeaderValue::from_static(proto);
-        request.insert_header("X-Forwarded-Proto", &proto)?;
-        ctx.seen.forwarded_proto = Some(proto);
-        let real_ip = match ctx.seen.real_ip {
-            Some(ip) if ip != peer => ip_value(ip),
-            _ => origin.conn.peer_text().clone(),
-        };
-        let chain = ctx.seen.forwarded_for.get_or_insert_with(|| origin.conn.peer_text().clone());
-        request.insert_header("X-Forwarded-For", &*chain)?;
-        request.insert_header("X-Real-IP", real_ip)?;
-        match ctx.target.as_ref().and_then(|target| target.prefix(ctx.origin_form(client.raw_path()))) {
-            Some(prefix) => request.insert_header("X-Forwarded-Prefix", prefix)?,
-            // It belongs to the path form alone, whoever sends it.
-            None => drop(request.remove_header(&X_FORWARDED_PREFIX)),
-        }
-        request.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
-        if ctx.upgrade {
-            request.insert_header(header::CONNECTION, "Upgrade")?;
-        }
-        ctx.attempts.tally.sent = ctx.attempts.tally.sent.saturating_add(1);
-        ctx.attempts.sent_at = Some(Instant::now());
-        self.stamp(ctx);
-        Ok(())
+    let client = session.req_header();
+    if ctx.grpc || client.version == Version::HTTP_2 || ctx.origin_form.is_some() || has_prefix(ctx) {
+        let target = ctx.upstream_target(client.raw_path()).into_owned();
+        request.set_raw_path(&target)?;
     }
+
+    hop_by_hop::remove_from_request(request, ctx.upgrade, ctx.grpc);
+    remove_reserved(request, trusted, settings.forward_credentials, &ctx.destination);
+    join_cookies(request)?;
+    if client.version < Version::HTTP_11 {
+        // An HTTP/1.0 client knows no 100, so its expectation is ignored (RFC 9110, 10.1.1).
+        request.remove_header(&header::EXPECT);
+    }
+    if client.version == Version::HTTP_2 && !ctx.grpc {
+        say_empty_body(request, ctx)?;
+    }
+
+    request_rewrite(request, ctx, client.raw_path())?;
+    let host = HeaderValue::from_maybe_shared(ctx.host.clone())
+        .or_err(ErrorType::InternalError, "a host as a header")?;
+    match (&ctx.masked_host, &ctx.destination) {
+        (Some(mask), Destination::Sandbox(_)) => request.insert_header(header::HOST, mask)?,
+        // Most often it is there already, as the client sent it.
+        _ if request.headers.get(header::HOST) == Some(&host) => {}
+        _ => request.insert_header(header::HOST, &host)?,
+    }
+    request.insert_header("X-Forwarded-Host", host)?;
+    let proto = forwarded_headers::forwarded_proto(
+        &client.headers,
+        trusted,
+        downstream.conn.protocol.scheme() == "https",
+    );
+    let proto = HeaderValue::from_static(proto);
+    request.insert_header("X-Forwarded-Proto", &proto)?;
+    ctx.seen.forwarded_proto = Some(proto);
+    let real_ip = match ctx.seen.real_ip {
+        Some(ip) if ip != peer => ip_value(ip),
+        _ => downstream.conn.peer_text().clone(),
+    };
+    let chain = ctx.seen.forwarded_for.get_or_insert_with(|| downstream.conn.peer_text().clone());
+    request.insert_header("X-Forwarded-For", &*chain)?;
+    request.insert_header("X-Real-IP", real_ip)?;
+    match ctx.target.as_ref().and_then(|target| target.prefix(ctx.origin_form(client.raw_path()))) {
+        Some(prefix) => request.insert_header("X-Forwarded-Prefix", prefix)?,
+        // It belongs to the path form alone, whoever sends it.
+        None => drop(request.remove_header(&X_FORWARDED_PREFIX)),
+    }
+    request.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
+    if ctx.upgrade {
+        request.insert_header(header::CONNECTION, "Upgrade")?;
+    }
+    ctx.attempts.tally.sent = ctx.attempts.tally.sent.saturating_add(1);
+    ctx.attempts.sent_at = Some(Instant::now());
+    logging::stamp_activity(state, ctx);
+    Ok(())
 }
 
 /// HTTP/2 tells the end of a request in its frames, HTTP/1.1 has nothing but the length for it: for
@@ -150,52 +140,6 @@ fn rewrite(
 
 fn has_prefix(ctx: &Context) -> bool {
     ctx.target.as_ref().is_some_and(|target| target.form == cube_route::RoutingForm::Path)
-}
-
-/// The field names that `Connection` nominates.
-pub(crate) fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|b| *b == b','))
-        .map(<[u8]>::trim_ascii)
-        .filter(|token| !token.is_empty())
-}
-
-fn remove_hop_by_hop(request: &mut RequestHeader, ctx: &Context) {
-    if request.headers.contains_key(header::CONNECTION) {
-        let nominated: Vec<HeaderName> = connection_tokens(&request.headers)
-            .filter_map(|token| HeaderName::from_bytes(token).ok())
-            // A length is framing, not a field of this hop's own; Upgrade has its own rule.
-            .filter(|name| *name != header::CONTENT_LENGTH && *name != header::UPGRADE)
-            .collect();
-        for name in &nominated {
-            request.remove_header(name);
-        }
-    }
-    // One walk over the fields tells whether there is anything to remove: most often there is not.
-    if request.headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
-        for name in &HOP_BY_HOP {
-            request.remove_header(name);
-        }
-    }
-    if !ctx.upgrade {
-        request.remove_header(&header::UPGRADE);
-    }
-    // gRPC asks for trailers; nothing else of TE is for the next hop.
-    if request.headers.contains_key(header::TE) {
-        let trailers = ctx.grpc
-            && request
-                .headers
-                .get_all(header::TE)
-                .iter()
-                .any(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"trailers"));
-        request.remove_header(&header::TE);
-        if trailers {
-            // Cannot fail: both are valid; and a lost TE is no fault of the request.
-            let _ = request.insert_header(header::TE, "trailers");
-        }
-    }
 }
 
 /// What only the proxy may say, and what is said to the proxy alone.

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use super::cache_control::{directives, seconds};
 
 /// Fields of a request that do not reach the sandbox as they came, and are not in
-/// [`forwarded_headers`]'s lists: an answer that varies by one of them varies by something else than
+/// [`forwarded_headers`]'s lists: a response that varies by one of them varies by something else than
 /// what requests could be compared by.
 const CHANGED_ON_THE_WAY: [&str; 10] = [
     "connection",
@@ -23,7 +23,7 @@ const CHANGED_ON_THE_WAY: [&str; 10] = [
     "upgrade",
 ];
 
-/// An answer that may be stored.
+/// A response that may be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Storable {
     /// How old it was when its head came.
@@ -36,7 +36,7 @@ pub(crate) struct Storable {
     pub(crate) length: Option<usize>,
 }
 
-/// How long an answer is fresh, and how old it is.
+/// How long a response is fresh, and how old it is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Freshness {
     /// When its head came, and how old it was then.
@@ -61,7 +61,7 @@ impl Freshness {
     }
 }
 
-/// Judges the answer to a GET by its head. `waited`: since the request was sent, which may be the
+/// Judges the response to a GET by its head. `waited`: since the request was sent, which may be the
 /// answer's age (RFC 9111, 4.2.3).
 pub(crate) fn storable(status: StatusCode, headers: &HeaderMap, waited: Duration) -> Option<Storable> {
     if status != StatusCode::OK
@@ -94,7 +94,7 @@ fn whole_body(headers: &HeaderMap) -> Option<Option<usize>> {
     }
 }
 
-/// Seconds that the sandbox lets everybody use the answer.
+/// Seconds that the sandbox lets everybody use the response.
 fn lifetime(headers: &HeaderMap) -> Option<u64> {
     let mut public = false;
     let (mut max_age, mut state) = (None, None);
@@ -116,7 +116,7 @@ fn lifetime(headers: &HeaderMap) -> Option<u64> {
     state.or(max_age).filter(|_| public)
 }
 
-/// `Age` as the answer came; an odd one says that nothing is known about it.
+/// `Age` as the response came; an odd one says that nothing is known about it.
 fn age(headers: &HeaderMap) -> Option<u64> {
     let mut ages = headers.get_all(header::AGE).iter();
     match (ages.next(), ages.next()) {
@@ -151,7 +151,7 @@ fn vary(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     Some(names)
 }
 
-/// What a request said in the fields that an answer varies by.
+/// What a request said in the fields that a response varies by.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Selecting(Vec<(HeaderName, Vec<HeaderValue>)>);
 

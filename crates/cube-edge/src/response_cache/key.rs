@@ -1,4 +1,4 @@
-//! What a stored answer is found by. Everything that the sandbox sees of a request, but for the
+//! What a stored response is found by. Everything that the sandbox sees of a request, but for the
 //! header fields, which `Vary` names, and what tells one client from another: its address and its
 //! request id.
 

@@ -5,7 +5,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 use crate::error::EdgeError;
 
-/// What became of an answer that was to be stored.
+/// What became of a response that was to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fill {
     /// It is stored.

@@ -1,7 +1,6 @@
-//! An answer on its way into the cache, while it streams to its client.
+//! A response on its way into the cache, while it streams to its client.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -19,23 +18,6 @@ use super::store::{Kept, Stored};
 
 /// What a body grows by, at least.
 const STEP: usize = 4096;
-
-/// Bytes that answers on their way may take, all together.
-pub(crate) struct Room(AtomicUsize);
-
-impl Room {
-    pub(crate) fn new(bytes: usize) -> Self {
-        Self(AtomicUsize::new(bytes))
-    }
-
-    fn take(&self, bytes: usize) -> bool {
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(bytes)).is_ok()
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.0.fetch_add(bytes, Ordering::AcqRel);
-    }
-}
 
 /// Room that is taken until it is dropped.
 pub(crate) struct Taken {
@@ -66,7 +48,7 @@ impl Drop for Taken {
     }
 }
 
-/// What is known of an answer from its head on.
+/// What is known of a response from its head on.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) storable: Storable,
@@ -76,7 +58,7 @@ pub(crate) struct Plan {
     pub(crate) _head: Arc<Taken>,
 }
 
-/// The answer so far.
+/// The response so far.
 pub(crate) struct Filling {
     cache: Arc<ResponseCache>,
     entry: Arc<RouteEntry>,
@@ -169,7 +151,7 @@ impl Filling {
 
 impl Drop for Filling {
     fn drop(&mut self) {
-        // Dropped before its end: the answer was cut, or its client has left.
+        // Dropped before its end: the response was cut, or its client has left.
         self.cache.metrics.filled(self.over.unwrap_or(Fill::Cut));
     }
 }

@@ -1,19 +1,21 @@
-//! The opt-in cache of public answers (response-cache.md), on the engine's cache.
+//! The opt-in cache of public responses (response-cache.md), on Pingora's cache.
 //!
-//! [`crate::proxy::cache_filters`] is where the engine's hooks arrive: may the request use the cache ([`request`]), under
-//! which key ([`key`]), may the answer be kept ([`cacheability`], [`cache_control`]). [`store`] is the bounded
-//! memory, [`miss_handler`] an answer on its way into it, [`storage`] both in the engine's terms.
+//! [`crate::proxy::cache_filters`] is where Pingora's hooks arrive: may the request use the cache ([`request`]), under
+//! which key ([`key`]), may the response be kept ([`cacheability`], [`cache_control`]). [`store`] is the bounded
+//! memory, [`miss_handler`] a response on its way into it, [`storage`] both in Pingora's terms.
 //!
-//! What is not here: waiting for another request that fetches the same answer, serving what is
-//! stale, asking the sandbox whether a stored answer still holds. An answer is used while it is
+//! What is not here: waiting for another request that fetches the same response, serving what is
+//! stale, asking the sandbox whether a stored response still holds. A response is used while it is
 //! fresh; then it is fetched as if there were no cache.
 
 mod cache_control;
+pub(crate) mod cache_use;
 pub(crate) mod cacheability;
 pub(crate) mod key;
 pub(crate) mod metrics;
 pub(crate) mod miss_handler;
 pub(crate) mod request;
+mod room;
 pub(crate) mod storage;
 pub(crate) mod store;
 
@@ -23,6 +25,7 @@ use cube_settings::Size;
 use prometheus::Registry;
 
 use crate::error::EdgeError;
+pub(crate) use cache_use::CacheUse;
 use metrics::Metrics;
 use store::Store;
 
@@ -39,11 +42,11 @@ cube_settings::section! {
     }
 }
 
-/// What one answer on its way may take beside its body, so that it fits.
+/// What one response on its way may take beside its body, so that it fits.
 const HEAD: usize = 64 * 1024;
 
 impl Settings {
-    /// Whether an answer of `max_object` bytes fits at all.
+    /// Whether a response of `max_object` bytes fits at all.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.max_object.saturating_add(HEAD) <= self.memory / 2
@@ -53,8 +56,8 @@ impl Settings {
 /// The cache of one proxy.
 pub(crate) struct ResponseCache {
     pub(crate) store: Store,
-    pub(crate) room: miss_handler::Room,
-    /// Bytes of the body of one stored answer, at most.
+    pub(crate) room: room::Room,
+    /// Bytes of the body of one stored response, at most.
     pub(crate) max_object: usize,
     pub(crate) metrics: Metrics,
 }
@@ -64,25 +67,25 @@ impl ResponseCache {
     pub(crate) fn new(settings: Settings, registry: &Registry) -> Result<Arc<Self>, EdgeError> {
         let metrics = Metrics::new(registry)?;
         // Answers that are still coming in have a part of the memory for themselves, so that any
-        // number of them at once stays within the bound: a quarter, or more where one answer takes
+        // number of them at once stays within the bound: a quarter, or more where one response takes
         // more, but never more than half.
         let one = settings.max_object.saturating_add(HEAD);
         let coming_in = (settings.memory / 4).max(one.min(settings.memory / 2));
         Ok(Arc::new(Self {
             store: Store::new(settings.memory - coming_in, settings.max_object)?,
-            room: miss_handler::Room::new(coming_in),
+            room: room::Room::new(coming_in),
             max_object: settings.max_object,
             metrics,
         }))
     }
 
-    /// Forgets every answer of a sandbox. One that is coming in now is not kept either, where the
+    /// Forgets every response of a sandbox. One that is coming in now is not kept either, where the
     /// sandbox's reading is over by now ([`cube_resolver::RouteEntry::is_invalidated`]).
     pub(crate) fn forget(&self, id: &cube_route::SandboxId) {
         self.show_forgotten(self.store.forget(id));
     }
 
-    /// Forgets the answers of one key.
+    /// Forgets the responses of one key.
     pub(crate) fn forget_key(&self, key: &[u8]) {
         self.show_forgotten(self.store.forget_key(key));
     }

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, Method, header};
 use super::cache_control::directives;
 use super::cacheability::Freshness;
 
-/// Fields that make an answer one client's, or a part, or depend on more than the key knows.
+/// Fields that make a response one client's, or a part, or depend on more than the key knows.
 static MAKES_IT_OWN: [HeaderName; 18] = [
     header::AUTHORIZATION,
     header::PROXY_AUTHORIZATION,
@@ -25,7 +25,7 @@ static MAKES_IT_OWN: [HeaderName; 18] = [
     header::UPGRADE,
     HeaderName::from_static("x-access-token"),
     // By these, common frameworks let a field say another method, target or host than the request
-    // line and Host: an answer would be stored under what was not asked for.
+    // line and Host: a response would be stored under what was not asked for.
     HeaderName::from_static("x-http-method"),
     HeaderName::from_static("x-http-method-override"),
     HeaderName::from_static("x-method-override"),
@@ -75,7 +75,7 @@ impl Wish {
         Self { stored: true, keep: method == Method::GET, oldest: None, left: Duration::ZERO }
     }
 
-    /// Whether a stored answer that has `left` to live will do.
+    /// Whether a stored response that has `left` to live will do.
     pub(crate) fn takes(&self, freshness: &Freshness, now: Instant) -> bool {
         let Some(left) = freshness.left(now) else { return false };
         left >= self.left && self.oldest.is_none_or(|oldest| freshness.age(now) <= oldest)
@@ -92,7 +92,7 @@ pub(crate) fn wish(asking: &Asking<'_>) -> Option<Wish> {
         && !MAKES_IT_OWN.iter().any(|name| asking.headers.contains_key(name))
         && asking.headers.keys().all(|name| impersonal(asking, name.as_str()))
         // A field that is taken away on the way would be compared all the same.
-        && crate::proxy::upstream_request_filter::connection_tokens(asking.headers)
+        && crate::proxy::hop_by_hop::connection_tokens(asking.headers)
             .all(|token| token.eq_ignore_ascii_case(b"keep-alive") || token.eq_ignore_ascii_case(b"close"));
     if !eligible {
         return None;

@@ -1,6 +1,6 @@
-//! The cache in the engine's terms.
+//! The cache in Pingora's terms.
 //!
-//! The engine wants a storage that lives for ever. This one holds nothing: which cache is meant,
+//! Pingora wants a storage that lives for ever. This one holds nothing: which cache is meant,
 //! and what it has, comes with each request's key, so that a proxy's cache goes with the proxy.
 
 use std::any::Any;
@@ -38,7 +38,7 @@ pub(crate) struct Engine;
 /// The one that there is.
 pub(crate) static ENGINE: Engine = Engine;
 
-/// What the engine is to know of an answer: it asks us, not this, how fresh it is.
+/// What Pingora is to know of a response: it asks us, not this, how fresh it is.
 pub(crate) fn meta(head: pingora::http::ResponseHeader) -> CacheMeta {
     let now = SystemTime::now();
     CacheMeta::new(now, now, 0, 0, head)

@@ -1,4 +1,4 @@
-//! The bounded memory of stored answers.
+//! The bounded memory of stored responses.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::error::EdgeError;
 
 /// The most answers of one key, which differ in what `Vary` names. The oldest goes first.
 const MOST_VARIANTS: usize = 16;
-/// What an answer and its key take beside their bytes, as measured: the entries of the maps here, and
+/// What a response and its key take beside their bytes, as measured: the entries of the maps here, and
 /// what the allocator rounds up.
 const OVERHEAD: usize = 1024;
 /// What a field takes beside its name and value, as measured: a head has two maps, one of them for
@@ -28,7 +28,7 @@ const OF_A_FIELD: usize = 300;
 /// The maps grow to this many keys without having to be built anew, at most; a hint.
 const EXPECTED: usize = 4096;
 
-/// A stored answer.
+/// A stored response.
 pub(crate) struct Stored {
     /// As the sandbox sent it, but for its framing, which is a Content-Length.
     pub(crate) head: ResponseHeader,
@@ -49,7 +49,7 @@ pub(crate) fn size_of_head(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| 2 * name.as_str().len() + value.len() + OF_A_FIELD).sum()
 }
 
-/// The answers of one key, the newest first.
+/// The responses of one key, the newest first.
 struct Group {
     id: SandboxId,
     answers: Vec<Arc<Stored>>,
@@ -108,7 +108,7 @@ impl Index {
     }
 }
 
-/// What became of an answer that was to be kept.
+/// What became of a response that was to be kept.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// It is stored; so many others had to go.
@@ -119,7 +119,7 @@ pub(crate) enum Kept {
     Outdated,
 }
 
-/// All stored answers.
+/// All stored responses.
 pub(crate) struct Store {
     groups: Cache<Key, Arc<Group>, Bytewise, RandomState, PushedOut>,
     /// Whoever writes to `groups` holds it: answers that are forgotten and one that is kept at the
@@ -130,7 +130,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Room for `memory` bytes, of answers with bodies of up to `max_object` bytes.
+    /// Room for `memory` bytes, of responses with bodies of up to `max_object` bytes.
     pub(crate) fn new(memory: usize, max_object: usize) -> Result<Self, EdgeError> {
         // A part that is locked alone must hold some of the largest answers.
         let parts = (memory / max_object.saturating_mul(8).max(1)).clamp(1, 16);
@@ -147,7 +147,7 @@ impl Store {
         Ok(Self { groups, index: Mutex::default(), most })
     }
 
-    /// A stored answer that will do for a request.
+    /// A stored response that will do for a request.
     pub(crate) fn find(
         &self,
         key: &[u8],
@@ -160,7 +160,7 @@ impl Store {
         wish.takes(&newest.freshness, now).then(|| newest.clone())
     }
 
-    /// Keeps an answer, in place of the one that it replaces, if `still` says that it is to be kept.
+    /// Keeps a response, in place of the one that it replaces, if `still` says that it is to be kept.
     /// That is asked when nothing can be forgotten meanwhile.
     pub(crate) fn keep(
         &self,
@@ -208,7 +208,7 @@ impl Store {
         Kept::Stored { evicted }
     }
 
-    /// Drops every answer of a key; how many there were.
+    /// Drops every response of a key; how many there were.
     pub(crate) fn forget_key(&self, key: &[u8]) -> u64 {
         let mut index = self.index.lock();
         let Some((key, group)) = self.groups.remove(key) else { return 0 };
@@ -216,7 +216,7 @@ impl Store {
         group.answers.len() as u64
     }
 
-    /// Drops every answer of a sandbox; how many there were.
+    /// Drops every response of a sandbox; how many there were.
     pub(crate) fn forget(&self, id: &SandboxId) -> u64 {
         let mut index = self.index.lock();
         let Some(of_sandbox) = index.keys.remove(id) else { return 0 };

@@ -305,7 +305,7 @@ async fn a_second_signal_ends_old_processes_at_once() {
     env.proxy.output_line(&["linked to a draining process"]).await;
     // Two signals at the same moment would be one.
     env.proxy.terminate();
-    env.proxy.output_line(&["ending: draining"]).await;
+    env.proxy.output_line(&["shutdown: draining"]).await;
     env.proxy.terminate();
     stream.cut().await;
     env.proxy.old_ended(0).await;
