@@ -90,7 +90,7 @@ impl Gateway {
         let access_log = parts.access_log.map(|settings| AccessLog::open(&settings, &metrics)).transpose()?;
         let drain = Arc::new(Drain::default());
         let descriptors = Descriptors::of_this_process();
-        let connections = parts.settings.connections.clone();
+        let connections = parts.settings.connections();
         let control_plane = ControlPlane::default();
         control_plane.update(parts.settings.control_plane.clone());
         let processes = Processes::new(registry.clone(), lifecycle.steady_ms());

@@ -27,7 +27,7 @@ pub use admin::{
     MetricsApp, OperatorApp, Push, Readiness, UnderWay, admin_routes, read_head,
 };
 pub use connection::{
-    BindError, Certificate, CertificateError, CertificateFiles, Certificates, ConnectionLimits, Driver,
+    BindError, Certificate, CertificateError, CertificateFiles, Certificates, ConnectionSettings, Driver,
     Listener, ListenerProtocol, NewCertificates, Standing, listen_plain,
 };
 pub use drain::{Drain, Stage};
@@ -37,6 +37,7 @@ pub use error_response::{
     render,
 };
 pub use gateway::{Gateway, Parts};
+pub use limits::settings::{Limits, RequestRate};
 pub use metrics::{
     ConnectOutcome, ConnectionLimit, Direction, EdgeMetrics, Finished, FormClass, GaugeGuard, ListenerClass,
     MethodClass, ProtocolClass, RouteClass, TlsOutcome,
@@ -46,5 +47,5 @@ pub use proxy::hooks::SandboxProxy;
 pub use reconfigure::Reconfiguration;
 pub use response_cache::Settings as ResponseCacheSettings;
 pub use retcode::Retcode;
-pub use settings::{ControlPlaneSettings, RequestLimits, RequestRate, Settings, UpstreamSettings};
+pub use settings::{ControlPlaneSettings, Settings, UpstreamSettings};
 pub use tls_trust::TlsTrust;

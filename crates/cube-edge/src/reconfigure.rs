@@ -49,7 +49,7 @@ impl Gateway {
         if let (Some(log), Some(settings)) = (&state.access_log, &new.access_log) {
             log.update(settings);
         }
-        self.driver().update(settings.connections.clone());
+        self.driver().update(settings.connections());
         state.settings.store(Arc::new(settings));
         Ok(())
     }

@@ -2,7 +2,6 @@
 //! request keeps the one it began with.
 
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +9,9 @@ use cube_resolver::AddressGuard;
 use cube_route::{ClientHost, Port, Rules};
 use ipnet::IpNet;
 
-use crate::connection::ConnectionLimits;
+use crate::connection::ConnectionSettings;
 use crate::error_response;
+use crate::limits::settings::Limits;
 use crate::tls_trust::TlsTrust;
 
 /// The settings of the edge (config.md; the names are the configuration's).
@@ -41,10 +41,8 @@ pub struct Settings {
     pub pause_wait: Duration,
     /// `upstream`.
     pub upstream: UpstreamSettings,
-    /// The limits of one request.
-    pub limits: RequestLimits,
-    /// The limits of connections.
-    pub connections: ConnectionLimits,
+    /// `limits`.
+    pub limits: Limits,
 }
 
 /// `routing.control_plane`: where requests to `hosts` go that name no sandbox.
@@ -74,33 +72,12 @@ pub struct UpstreamSettings {
     pub port_open_wait: Duration,
 }
 
-/// `limits`, as far as one request goes.
-#[derive(Debug, Clone)]
-pub struct RequestLimits {
-    /// Bytes of a body; `None`: no limit.
-    pub body: Option<u64>,
-    /// Bytes of a head.
-    pub head: usize,
-    /// Header fields of a head.
-    pub headers: usize,
-    /// Bytes of a target.
-    pub target: usize,
-    /// Concurrent requests for one sandbox; `None`: no limit.
-    pub requests_per_sandbox: Option<u32>,
-    /// Requests from one address; `None`: no limit.
-    pub requests_per_ip: Option<RequestRate>,
-}
-
-/// A token bucket for each address (`limits.requests_per_ip`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestRate {
-    /// Requests a second in the long run.
-    pub per_second: NonZeroU32,
-    /// Requests at once, of an address that made none for a while.
-    pub burst: NonZeroU32,
-}
-
 impl Settings {
+    /// What of these concerns client connections.
+    pub(crate) fn connections(&self) -> ConnectionSettings {
+        ConnectionSettings { limits: self.limits.clone(), silence_timeout: self.upstream.silence_timeout }
+    }
+
     /// Whether `address` may be believed what it forwards.
     pub(crate) fn trusts(&self, address: IpAddr) -> bool {
         !self.trusted_proxies.is_empty() && contains(&self.trusted_proxies, address)

@@ -13,7 +13,7 @@ mod units;
 
 pub use secret::Secret;
 pub use section::{KeyOf, Section, Takes, Wire};
-pub use units::{Count, Described, NonZeroCount, NonZeroSpan, Size, Span};
+pub use units::{Auto, Count, Described, NonZeroCount, NonZeroSpan, Size, Span, ZeroIsNone};
 
 #[doc(hidden)]
 pub use serde;

@@ -239,6 +239,94 @@ impl Wire<u32> for NonZeroCount {
     }
 }
 
+/// A bound, where zero is written for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZeroIsNone<W>(W);
+
+impl<'de, W: Deserialize<'de>> Deserialize<'de> for ZeroIsNone<W> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        W::deserialize(deserializer).map(Self)
+    }
+}
+
+impl<W: Serialize> Serialize for ZeroIsNone<W> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<W: Described> Described for ZeroIsNone<W> {
+    fn words() -> String {
+        W::words()
+    }
+}
+
+impl<T: Copy + Default + PartialEq, W: Wire<T>> Wire<Option<T>> for ZeroIsNone<W> {
+    fn read(self) -> Option<T> {
+        Some(self.0.read()).filter(|value| *value != T::default())
+    }
+
+    fn write(value: &Option<T>) -> Self {
+        Self(W::write(&value.unwrap_or_default()))
+    }
+}
+
+/// A value that follows from other keys or from the machine where the file says null. Two are equal when
+/// their values are.
+#[derive(Debug, Clone, Copy)]
+pub struct Auto<T> {
+    value: T,
+    follows: bool,
+}
+
+impl<T> Auto<T> {
+    /// A value that nobody wrote.
+    pub const fn new(value: T) -> Self {
+        Self { value, follows: true }
+    }
+
+    /// Makes it `value` where nobody wrote one.
+    pub fn follow(&mut self, value: T) {
+        if self.follows {
+            self.value = value;
+        }
+    }
+
+    /// Whether nobody wrote one.
+    pub const fn follows(&self) -> bool {
+        self.follows
+    }
+}
+
+impl<T> std::ops::Deref for Auto<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: PartialEq> PartialEq for Auto<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl<T: Eq> Eq for Auto<T> {}
+
+impl<T: Default, W: Wire<T>> Wire<Auto<T>> for Option<W> {
+    fn read(self) -> Auto<T> {
+        match self {
+            Some(written) => Auto { value: written.read(), follows: false },
+            None => Auto::new(T::default()),
+        }
+    }
+
+    fn write(value: &Auto<T>) -> Self {
+        (!value.follows).then(|| W::write(&value.value))
+    }
+}
+
 /// A kind of value, in the words of docs/configuration.md.
 pub trait Described {
     /// The words.
@@ -346,6 +434,29 @@ mod tests {
             let value: Size = serde_yaml::from_str(text).unwrap();
             assert_eq!(serde_yaml::to_string(&value).unwrap().trim(), text);
         }
+    }
+
+    #[test]
+    fn a_bound_of_zero_is_none() {
+        let read =
+            |text: &str| -> Option<u64> { serde_yaml::from_str::<ZeroIsNone<Size>>(text).unwrap().read() };
+        assert_eq!((read("0"), read("1KiB")), (None, Some(1024)));
+        let text = serde_yaml::to_string(&<ZeroIsNone<u32> as Wire<Option<u32>>>::write(&None)).unwrap();
+        assert_eq!(text, "0\n");
+    }
+
+    #[test]
+    fn what_nobody_wrote_follows_and_what_somebody_wrote_stays() {
+        let read = |text: &str| -> Auto<usize> {
+            serde_yaml::from_str::<Option<NonZeroCount>>(text).unwrap().read()
+        };
+        let (mut nobody, mut somebody) = (read("null"), read("7"));
+        nobody.follow(5);
+        somebody.follow(5);
+        assert_eq!((*nobody, *somebody), (5, 7));
+        let written =
+            |value: &Auto<usize>| serde_yaml::to_string(&Option::<NonZeroCount>::write(value)).unwrap();
+        assert_eq!((written(&nobody).as_str(), written(&somebody).as_str()), ("null\n", "7\n"));
     }
 
     #[test]

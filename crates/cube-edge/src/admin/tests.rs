@@ -63,25 +63,12 @@ fn settings() -> crate::Settings {
             pool_idle: Duration::from_secs(1),
             port_open_wait: Duration::ZERO,
         },
-        limits: crate::RequestLimits {
-            body: None,
-            head: 64 * 1024,
-            headers: 100,
+        limits: crate::Limits {
             target: 1024,
-            requests_per_sandbox: None,
-            requests_per_ip: None,
-        },
-        connections: crate::ConnectionLimits {
-            connections: 10,
-            connections_per_ip: 0,
             header_timeout: Duration::from_secs(1),
             keepalive_idle: Duration::from_secs(1),
-            keepalive_requests: 10,
-            silence_timeout: Duration::from_secs(1),
-            headers: 100,
-            target: 32 * 1024,
-            head: 64 * 1024,
-            h2_streams: 10,
+            connections: cube_settings::Auto::new(10),
+            ..crate::Limits::default()
         },
     }
 }

@@ -17,8 +17,8 @@ use super::head_watch::HeadLimits;
 use super::stream::{Socket, Transport};
 
 use super::conn::{self, Conn, ListenerProtocol, Refuse};
-use super::limits::ConnectionLimits;
 use super::listener::Listener;
+use super::settings::ConnectionSettings;
 use super::stream::ClientStream;
 use super::tls::Certificates;
 use crate::drain::{Drain, Stage};
@@ -41,7 +41,7 @@ pub struct Driver<A> {
     pub(super) app: Arc<A>,
     /// What drives plain requests in Pingora's place; `None`: nothing does.
     pub(super) exchange: Option<Arc<Exchange>>,
-    limits: ArcSwap<ConnectionLimits>,
+    settings: ArcSwap<ConnectionSettings>,
     table: Arc<ConnectionTable>,
     pub(super) drain: Arc<Drain>,
     descriptors: Arc<Descriptors>,
@@ -57,7 +57,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     pub(crate) fn new(
         app: Arc<A>,
         exchange: Option<Arc<Exchange>>,
-        limits: ConnectionLimits,
+        settings: ConnectionSettings,
         drain: Arc<Drain>,
         descriptors: Arc<Descriptors>,
         metrics: Arc<EdgeMetrics>,
@@ -66,7 +66,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         Arc::new(Self {
             app,
             exchange,
-            limits: ArcSwap::from_pointee(limits),
+            settings: ArcSwap::from_pointee(settings),
             table: ConnectionTable::new(),
             drain,
             descriptors,
@@ -77,9 +77,9 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         })
     }
 
-    /// Takes new limits; connections that are open keep the ones they began with.
-    pub fn update(&self, limits: ConnectionLimits) {
-        self.limits.store(Arc::new(limits));
+    /// Takes new settings; connections that are open keep the ones they began with.
+    pub fn update(&self, settings: ConnectionSettings) {
+        self.settings.store(Arc::new(settings));
     }
 
     /// Client connections open now.
@@ -103,7 +103,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             every.tick().await;
-            let idle = self.limits.load().keepalive_idle.as_millis().div_ceil(SWEEP.as_millis());
+            let idle = self.settings.load().limits.keepalive_idle.as_millis().div_ceil(SWEEP.as_millis());
             self.table.sweep(u32::try_from(idle).unwrap_or(u32::MAX));
             if let Some(exchange) = &self.exchange {
                 exchange.sweep();
@@ -148,24 +148,25 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         if !self.descriptors.has_room_for_client(&tcp) {
             return self.turn_away(Refused::Descriptors);
         }
-        let limits = self.limits.load_full();
-        let slot =
-            match self.table.admit(peer.ip().to_canonical(), limits.connections, limits.connections_per_ip) {
-                Ok(slot) => slot,
-                Err(refused) => return self.turn_away(refused),
-            };
+        let settings = self.settings.load_full();
+        let per_address = settings.limits.connections_per_ip.map_or(0, |most| most as usize);
+        let slot = match self.table.admit(peer.ip().to_canonical(), *settings.limits.connections, per_address)
+        {
+            Ok(slot) => slot,
+            Err(refused) => return self.turn_away(refused),
+        };
         tokio::spawn(async move {
             let tcp = Arc::new(tcp);
             let conn = Arc::new(Conn::new(peer, local, protocol, tcp.clone(), self.refuse.clone()));
             slot.hold(&conn);
-            let deadline = accepted + limits.header_timeout;
+            let deadline = accepted + settings.limits.header_timeout;
             let shaken = match certificates {
                 None => Some((Transport::Plain(Socket(tcp)), protocol == ListenerProtocol::Grpc)),
                 // Boxed, so that no connection carries the size of a handshake for its whole life.
                 Some(certificates) => Box::pin(self.handshake(tcp, deadline, &certificates)).await,
             };
             if let Some((io, h2)) = shaken {
-                self.speak(io, conn, &limits, deadline, h2).await;
+                self.speak(io, conn, &settings, deadline, h2).await;
             }
             drop::<ConnectionSlot>(slot);
         });
@@ -200,18 +201,22 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         &self,
         io: Transport,
         conn: Arc<Conn>,
-        limits: &ConnectionLimits,
+        settings: &ConnectionSettings,
         deadline: Instant,
         h2: bool,
     ) {
         let protocol = if h2 { ProtocolClass::H2 } else { ProtocolClass::H1 };
         let _open = self.metrics.connection(conn.protocol.class(), protocol);
         if h2 {
-            Box::pin(self.serve_h2(io, conn, limits, deadline)).await;
+            Box::pin(self.serve_h2(io, conn, settings, deadline)).await;
         } else {
-            let head = HeadLimits { head: limits.head, headers: limits.headers, target: limits.target };
-            let stream = ClientStream::new(io, conn.clone(), limits.header_timeout, deadline, head);
-            self.serve_h1(stream, conn, limits).await;
+            let head = HeadLimits {
+                head: settings.limits.head,
+                headers: settings.limits.headers,
+                target: settings.limits.target,
+            };
+            let stream = ClientStream::new(io, conn.clone(), settings.limits.header_timeout, deadline, head);
+            self.serve_h1(stream, conn, settings).await;
         }
     }
 

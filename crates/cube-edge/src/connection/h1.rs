@@ -9,13 +9,18 @@ use tokio::time::{sleep, timeout_at};
 
 use super::conn::LAST_WORDS;
 use super::stream::ClientStream;
-use super::{Conn, ConnectionLimits, DOWNSTREAM, Downstream, Driver};
+use super::{Conn, ConnectionSettings, DOWNSTREAM, Downstream, Driver};
 use crate::drain::Stage;
 use crate::exchange::Request;
 
 impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
-    pub(super) async fn serve_h1(&self, stream: ClientStream, conn: Arc<Conn>, limits: &ConnectionLimits) {
-        self.serve_requests(stream, &conn, limits).await;
+    pub(super) async fn serve_h1(
+        &self,
+        stream: ClientStream,
+        conn: Arc<Conn>,
+        settings: &ConnectionSettings,
+    ) {
+        self.serve_requests(stream, &conn, settings).await;
         tokio::select! {
             () = conn.linger() => {}
             // Nobody's lingering holds up the end of the process.
@@ -24,7 +29,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     }
 
     /// Returns when no further request is taken; the stream is dropped by then.
-    async fn serve_requests(&self, stream: ClientStream, conn: &Arc<Conn>, limits: &ConnectionLimits) {
+    async fn serve_requests(&self, stream: ClientStream, conn: &Arc<Conn>, settings: &ConnectionSettings) {
         let shutdown = self.shutdown_watch();
         let downstream = Downstream { conn: conn.clone(), kill: None };
         let mut stream = Box::new(stream);
@@ -43,7 +48,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                 if let Some(request) = request {
                     stream.take_head(length);
                     kept = None;
-                    let last = conn.requests().saturating_add(1) >= limits.keepalive_requests;
+                    let last = conn.requests().saturating_add(1) >= settings.limits.keepalive_requests;
                     // Boxed, so that no connection carries the size of a request for its whole life.
                     let serve = Box::pin(exchange.serve(stream, request, &downstream, last));
                     let served = tokio::select! {
@@ -65,7 +70,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                 None => {
                     // The stream has the deadline of the first head: no read of it has one of its own.
                     session.set_read_timeout(None);
-                    let further = limits.keepalive_requests.saturating_sub(conn.requests().saturating_add(1));
+                    let further =
+                        settings.limits.keepalive_requests.saturating_sub(conn.requests().saturating_add(1));
                     session.set_keepalive_reuses_remaining(Some(further));
                     // Without it one byte of a next request, sent early, would abort the one before.
                     session.set_pipelining_enabled(true);

@@ -20,7 +20,7 @@ use super::conn::LAST_WORDS;
 use super::rst_stream_limit::{FrameWatch, Numbers};
 use super::stream::{ClientStream, Transport};
 use super::unsent::Wire;
-use super::{Conn, ConnectionLimits, DOWNSTREAM, Downstream, Driver, Kill, ListenerProtocol};
+use super::{Conn, ConnectionSettings, DOWNSTREAM, Downstream, Driver, Kill, ListenerProtocol};
 use crate::drain::Stage;
 
 /// Requests that Pingora refuses before the connection is given up, as in its own loop.
@@ -168,25 +168,26 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         &self,
         io: Transport,
         conn: Arc<Conn>,
-        limits: &ConnectionLimits,
+        settings: &ConnectionSettings,
         deadline: Instant,
     ) {
         // From Pingora's defaults, which are bounded; the protocol library's are not.
         let mut options = server::default_h2_options();
         options
-            .max_concurrent_streams(limits.h2_streams)
-            .max_header_list_size(u32::try_from(limits.head.saturating_mul(2)).unwrap_or(u32::MAX))
+            .max_concurrent_streams(settings.limits.h2_streams)
+            .max_header_list_size(u32::try_from(settings.limits.head.saturating_mul(2)).unwrap_or(u32::MAX))
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
         let (streams, wire) = (Arc::new(Streams::default()), Arc::new(Wire::default()));
         let watch = FrameWatch::new(streams.numbers.clone());
-        let stream = ClientStream::of_frames(io, conn.clone(), limits.header_timeout, watch, wire.clone());
+        let stream =
+            ClientStream::of_frames(io, conn.clone(), settings.limits.header_timeout, watch, wire.clone());
         let shaken = tokio::select! {
             shaken = timeout_at(deadline, server::handshake(Box::new(stream), Some(options))) => shaken,
             () = self.soon_over() => return,
         };
         let Ok(Ok(h2)) = shaken else { return };
-        let lingers = self.serve_streams(h2, &conn, limits, &streams, &wire).await;
+        let lingers = self.serve_streams(h2, &conn, settings, &streams, &wire).await;
         // The connection is gone. Streams notice by themselves, but for those that are stuck in
         // writing upstream.
         let _ = timeout(LAST_WORDS, streams.idle()).await;
@@ -209,12 +210,12 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     /// what clients get by with best. undici 8, httpx and browsers send a request elsewhere that has
     /// crossed that word, and httpx does not survive a PING behind it, which would be part of a
     /// graceful shutdown. With streams open nothing else is left than the graceful one.
-    async fn time_to_leave(&self, conn: &Conn, limits: &ConnectionLimits, wire: &Wire) -> Turn {
+    async fn time_to_leave(&self, conn: &Conn, settings: &ConnectionSettings, wire: &Wire) -> Turn {
         tokio::select! {
             biased;
             turn = self.drained(conn, wire) => turn,
-            () = worn(conn, limits, wire) => Turn::Close(Reason::NO_ERROR),
-            () = rested(conn, wire, limits.keepalive_idle) => Turn::Close(Reason::NO_ERROR),
+            () = worn(conn, settings, wire) => Turn::Close(Reason::NO_ERROR),
+            () = rested(conn, wire, settings.limits.keepalive_idle) => Turn::Close(Reason::NO_ERROR),
         }
     }
 
@@ -260,14 +261,14 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         &self,
         mut h2: Connection<Stream, Bytes>,
         conn: &Arc<Conn>,
-        limits: &ConnectionLimits,
+        settings: &ConnectionSettings,
         streams: &Arc<Streams>,
         wire: &Wire,
     ) -> Duration {
         let digest = Arc::new(Digest::default());
         let shutdown = self.shutdown_watch();
         let (mut malformed, mut standing, mut lingers) = (0, Standing::Open, Duration::ZERO);
-        let mut stuck = std::pin::pin!(stuck(conn, streams, wire, limits.silence_timeout));
+        let mut stuck = std::pin::pin!(stuck(conn, streams, wire, settings.silence_timeout));
         loop {
             let closing = standing == Standing::Closing;
             let leaving = standing == Standing::Leaving;
@@ -283,7 +284,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                 }
                 // Before all that looks for a quiet moment: a request may have come in.
                 accepted = accept(&mut h2, digest.clone(), &streams.numbers) => Turn::Take(accepted),
-                turn = self.time_to_leave(conn, limits, wire), if standing == Standing::Open => turn,
+                turn = self.time_to_leave(conn, settings, wire), if standing == Standing::Open => turn,
                 () = self.cut(streams, wire), if leaving => Turn::Close(Reason::NO_ERROR),
                 () = self.farewell(conn, wire), if leaving => Turn::Close(Reason::NO_ERROR),
                 () = &mut stuck, if !closing => Turn::Close(Reason::NO_ERROR),
@@ -342,8 +343,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
 }
 
 /// Returns when the connection has carried its number of requests and its client is to be told.
-async fn worn(conn: &Conn, limits: &ConnectionLimits, wire: &Wire) {
-    let most = limits.keepalive_requests;
+async fn worn(conn: &Conn, settings: &ConnectionSettings, wire: &Wire) {
+    let most = settings.limits.keepalive_requests;
     wire.until(|| conn.requests() >= most).await;
     wire.idle().await;
     let quiet = if conn.requests() < most.saturating_add(most / 10) { QUIET } else { PAUSE };

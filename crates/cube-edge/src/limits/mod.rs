@@ -3,4 +3,5 @@
 pub(crate) mod active_requests;
 pub(crate) mod descriptors;
 pub(crate) mod rate_limit;
+pub(crate) mod settings;
 pub(crate) mod top_sandboxes;

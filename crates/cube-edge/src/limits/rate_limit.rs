@@ -1,7 +1,6 @@
 //! `limits.requests_per_ip`: a token bucket for each client address (connections.md, Limits).
 
 use std::net::IpAddr;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use governor::clock::MonotonicClock;
 use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
 
-use crate::settings::RequestRate;
+use super::settings::RequestRate;
 
 /// How often addresses whose bucket is full again are forgotten, which bounds the memory by the
 /// addresses of that time.
@@ -52,15 +51,6 @@ async fn forget_idle(limiter: Weak<Limiter>) {
         let Some(limiter) = limiter.upgrade() else { return };
         limiter.retain_recent();
         limiter.shrink_to_fit();
-    }
-}
-
-impl RequestRate {
-    /// `per_second` requests a second, `burst` of them at once; `None` where either is 0, which is
-    /// no limit.
-    #[must_use]
-    pub fn new(per_second: u32, burst: u32) -> Option<Self> {
-        Some(Self { per_second: NonZeroU32::new(per_second)?, burst: NonZeroU32::new(burst)? })
     }
 }
 

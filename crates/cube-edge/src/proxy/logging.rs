@@ -193,7 +193,7 @@ impl Refuse for ProxyState {
         let settings = self.settings.load();
         // Counted like any other. Its own response says what is wrong with it all the same: the
         // connection ends with it.
-        if let Some(rate) = settings.limits.requests_per_ip {
+        if let Some(rate) = settings.limits.request_rate() {
             self.rate.allows(conn.peer.ip().to_canonical(), rate);
         }
         let own = render(error, &ResponseFormat::default(), settings.answers);

@@ -133,7 +133,7 @@ fn check_head(state: &ProxyState, session: &mut Session, ctx: &mut Context) -> R
     ctx.gauges.inflight = Some(state.metrics.inflight(ctx.route_class));
     let limits = &settings.limits;
     // Before anything else may refuse it: a request that is malformed counts as well.
-    if let Some(rate) = limits.requests_per_ip
+    if let Some(rate) = limits.request_rate()
         && !state.rate.allows(forwarded.real_ip, rate)
     {
         return Err(ProxyError::TooManyFromAddress);
@@ -170,7 +170,7 @@ fn check_head(state: &ProxyState, session: &mut Session, ctx: &mut Context) -> R
             return Err(ProxyError::EnvdControl { path });
         }
     }
-    if let (Some(limit), Some(length)) = (limits.body, content_length(request))
+    if let (Some(limit), Some(length)) = (*limits.body, content_length(request))
         && length > limit
     {
         return Err(ProxyError::BodyTooLarge);

@@ -120,7 +120,7 @@ pub(crate) fn count_request_body(
         return Err(ctx.fail(ended));
     }
     let upgraded = ctx.seen.head_sent == Some(101);
-    if let Some(limit) = ctx.settings.limits.body
+    if let Some(limit) = *ctx.settings.limits.body
         && ctx.body.up > limit
         && !upgraded
     {

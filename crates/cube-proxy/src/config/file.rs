@@ -1,7 +1,7 @@
 //! The file as it is written: names, order and defaults of config.md, nothing judged yet.
 
 use cube_edge::ResponseCacheSettings;
-use cube_settings::{Secret, Size, Span};
+use cube_settings::{Secret, Span};
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ section!(
         registry: Registry = Registry::default(),
         breaker: cube_breaker::Settings = cube_breaker::Settings::default(),
         upstream: Upstream = Upstream::default(),
-        limits: Limits = Limits::default(),
+        limits: cube_edge::Limits = cube_edge::Limits::default(),
         drain: Drain = Drain::default(),
         response_cache: ResponseCacheSettings = ResponseCacheSettings::default(),
         access_log: AccessLog = AccessLog::default(),
@@ -179,22 +179,6 @@ section!(Upstream {
 });
 
 choice!(Exchange { Own = "own", Pingora = "pingora" });
-
-section!(Limits {
-    body: Option<Size> = None,
-    head: Size = Size(64 << 10),
-    headers: u32 = 100,
-    target: Size = Size(32 << 10),
-    header_timeout: Span = Span::secs(10),
-    keepalive_idle: Span = Span::secs(75),
-    keepalive_requests: u32 = 10_000,
-    connections: Option<u32> = None,
-    connections_per_ip: u32 = 0,
-    requests_per_sandbox: u32 = 0,
-    requests_per_ip: u32 = 0,
-    requests_per_ip_burst: Option<u32> = None,
-    h2_streams: u32 = 100,
-});
 
 section!(AccessLog {
     path: Option<String> = None,

@@ -127,20 +127,8 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
             "upstream.host_ports" Live c => &c.upstream.host_ports;
             "upstream.port_open_wait" Live c => c.upstream.port_open_wait;
             "upstream.exchange" Restart c => c.upstream.exchange;
-            "limits.body" Live c => c.limits.body;
-            "limits.head" Live c => c.limits.head;
-            "limits.headers" Live c => c.limits.headers;
-            "limits.target" Live c => c.limits.target;
-            "limits.header_timeout" Live c => c.limits.header_timeout;
-            "limits.keepalive_idle" Live c => c.limits.keepalive_idle;
-            "limits.keepalive_requests" Live c => c.limits.keepalive_requests;
-            "limits.connections" Live c => c.limits.connections;
-            "limits.connections_per_ip" Live c => c.limits.connections_per_ip;
-            "limits.requests_per_sandbox" Live c => c.limits.requests_per_sandbox;
-            "limits.requests_per_ip" Live c => c.limits.requests_per_ip;
-            "limits.requests_per_ip_burst" Live c => c.limits.requests_per_ip_burst;
-            "limits.h2_streams" Live c => c.limits.h2_streams;
         },
+        declared(|config| &config.limits),
         declared(|config| &config.drain),
         declared(|config| &config.response_cache),
         keys! {
@@ -163,6 +151,7 @@ impl Config {
         self.cache.keep_running(&running.cache);
         self.lifecycle.keep_running(&running.lifecycle);
         self.breaker.keep_running(&running.breaker);
+        self.limits.keep_running(&running.limits);
         self.drain.keep_running(&running.drain);
         self.response_cache.keep_running(&running.response_cache);
         let running = running.clone();

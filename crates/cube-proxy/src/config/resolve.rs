@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use cube_edge::{Certificate, CertificateError, CertificateFiles, ResponseCacheSettings, TlsTrust};
+use cube_edge::{Certificate, CertificateError, CertificateFiles, Limits, ResponseCacheSettings, TlsTrust};
 use cube_route::ClientHost;
 
 use super::check::{Check, Reads};
@@ -13,9 +13,9 @@ use super::source::{Broken, Fault};
 use super::types::*;
 
 /// What Pingora can take, whatever is configured (docs/architecture.md).
-const ENGINE_HEAD: u64 = 1 << 20;
-const ENGINE_HEADERS: u32 = 256;
-const ENGINE_TARGET: u64 = 64 << 10;
+const ENGINE_HEAD: usize = 1 << 20;
+const ENGINE_HEADERS: usize = 256;
+const ENGINE_TARGET: usize = 64 << 10;
 /// Descriptors kept free beside clients and the pool.
 const SPARE_FILES: u64 = 512;
 /// Client connections with the smallest file limit.
@@ -74,7 +74,7 @@ pub(super) fn resolve(
     let guarded = named || admin.token.is_some() || !c.sound(&["admin"]);
     let listen = listen(c, &file.listen, !tls.certificates.is_empty(), guarded);
     let upstream = upstream(c, &file.upstream, dialect);
-    let limits = limits(c, &file.limits, dialect, upstream.pool_size, machine);
+    let limits = limits(c, file.limits, dialect, upstream.pool_size, machine);
     let config = Config {
         node_ip,
         listen,
@@ -389,54 +389,31 @@ fn upstream(c: &mut Check, file: &file::Upstream, dialect: Dialect) -> Upstream 
     }
 }
 
-fn limits(c: &mut Check, file: &file::Limits, dialect: Dialect, pool: usize, machine: &Machine) -> Limits {
-    let size = |c: &mut Check, key: &str, bytes: u64, most: u64| {
+fn limits(c: &mut Check, mut limits: Limits, dialect: Dialect, pool: usize, machine: &Machine) -> Limits {
+    let most = |c: &mut Check, key: &str, bytes: usize, most: usize| {
         c.require(key, bytes > 0, "must be more than 0");
         if bytes > most {
             c.fault(key, format!("the engine takes no more than {} KiB", most >> 10));
         }
-        usize::try_from(bytes).unwrap_or(usize::MAX)
     };
-    let head = size(c, "limits.head", file.head.0, ENGINE_HEAD);
-    let target = size(c, "limits.target", file.target.0, ENGINE_TARGET);
-    let headers = c.at_least_one("limits.headers", file.headers);
-    if headers > ENGINE_HEADERS {
+    most(c, "limits.head", limits.head, ENGINE_HEAD);
+    most(c, "limits.target", limits.target, ENGINE_TARGET);
+    if limits.headers > ENGINE_HEADERS {
         c.fault("limits.headers", format!("the engine takes no more than {ENGINE_HEADERS}"));
     }
-    let default_body = if dialect == Dialect::Cube { 256 << 20 } else { 0 };
+    limits.body.follow((dialect == Dialect::Cube).then_some(256 << 20));
     let pool = u64::try_from(pool).unwrap_or(u64::MAX);
     let fitting = machine.file_limit.saturating_sub(pool).saturating_sub(SPARE_FILES) / 2;
-    let connections = match file.connections {
-        Some(number) => count(c.at_least_one("limits.connections", number)),
-        None => {
-            if fitting < FEWEST_CONNECTIONS {
-                c.warnings.push(format!(
-                    "the limit of {} open files leaves room for few client connections; raise it (ulimit -n, \
-                     LimitNOFILE) or lower upstream.pool_size",
-                    machine.file_limit
-                ));
-            }
-            usize::try_from(fitting.max(FEWEST_CONNECTIONS)).unwrap_or(usize::MAX)
-        }
-    };
-    let some = |number: u32| (number > 0).then_some(number);
-    Limits {
-        body: Some(file.body.map_or(default_body, |size| size.0)).filter(|bytes| *bytes > 0),
-        head,
-        headers: count(headers),
-        target,
-        header_timeout: c.some_time("limits.header_timeout", file.header_timeout),
-        keepalive_idle: c.some_time("limits.keepalive_idle", file.keepalive_idle),
-        keepalive_requests: c.at_least_one("limits.keepalive_requests", file.keepalive_requests),
-        connections,
-        connections_per_ip: some(file.connections_per_ip),
-        requests_per_sandbox: some(file.requests_per_sandbox),
-        requests_per_ip: some(file.requests_per_ip),
-        requests_per_ip_burst: file
-            .requests_per_ip_burst
-            .map_or(file.requests_per_ip, |burst| c.at_least_one("limits.requests_per_ip_burst", burst)),
-        h2_streams: c.at_least_one("limits.h2_streams", file.h2_streams),
+    if limits.connections.follows() && fitting < FEWEST_CONNECTIONS {
+        c.warnings.push(format!(
+            "the limit of {} open files leaves room for few client connections; raise it (ulimit -n, \
+             LimitNOFILE) or lower upstream.pool_size",
+            machine.file_limit
+        ));
     }
+    limits.connections.follow(usize::try_from(fitting.max(FEWEST_CONNECTIONS)).unwrap_or(usize::MAX));
+    limits.requests_per_ip_burst.follow(limits.requests_per_ip.unwrap_or_default());
+    limits
 }
 
 fn response_cache(c: &mut Check, settings: ResponseCacheSettings) -> ResponseCacheSettings {

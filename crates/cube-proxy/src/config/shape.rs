@@ -1,7 +1,7 @@
 //! What the file's values look like, for the reference: read off the types of `file`.
 
 use cube_edge::ResponseCacheSettings;
-use cube_settings::{Secret, Section, Size, Span};
+use cube_settings::{Secret, Section, Span};
 
 use super::file::Certificate;
 use super::types::Drain;
@@ -33,7 +33,6 @@ values!(
     u32 = "number",
     String = "text",
     Span = "time",
-    Size = "size",
     Secret = "secret text",
     Certificate = "`{ cert: PATH, key: PATH }`",
 );
@@ -72,6 +71,7 @@ sections!(
     cube_resolver::Settings,
     cube_lifecycle::Settings,
     cube_breaker::Settings,
+    cube_edge::Limits,
     ResponseCacheSettings,
     Drain,
 );

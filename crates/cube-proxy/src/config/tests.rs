@@ -57,9 +57,9 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(c.listen.https, [], "no certificate, no https");
     assert_eq!(c.listen.admin, Some("127.0.0.1:8082".parse().unwrap()));
     assert_eq!(c.errors, Errors { dialect: Dialect::Cube, mask_existence: true });
-    assert_eq!(c.limits.body, Some(256 << 20));
+    assert_eq!(*c.limits.body, Some(256 << 20));
     assert_eq!((c.limits.head, c.limits.headers, c.limits.target), (65_536, 100, 32_768));
-    assert_eq!(c.limits.connections, (65_536 - 1500 - 512) / 2);
+    assert_eq!(*c.limits.connections, (65_536 - 1500 - 512) / 2);
     assert_eq!((c.limits.connections_per_ip, c.limits.requests_per_sandbox), (None, None));
     assert_eq!(c.upstream.silence_timeout, Duration::from_secs(7206));
     assert_eq!(c.upstream.port_open_wait, Duration::ZERO);
@@ -76,7 +76,7 @@ fn the_defaults_are_those_of_the_contract() {
 fn the_e2b_dialect_brings_its_own_defaults() {
     let c = config("errors: {dialect: e2b}");
     assert!(!c.errors.mask_existence);
-    assert_eq!(c.limits.body, None);
+    assert_eq!(*c.limits.body, None);
     assert_eq!(c.traffic_token.exempt_ports, [49983]);
     assert_eq!(c.upstream.port_open_wait, Duration::from_secs(1));
     assert_eq!(c.routing.envd_control_from, Some(vec![]));
@@ -85,9 +85,9 @@ fn the_e2b_dialect_brings_its_own_defaults() {
          traffic_token: {exempt_ports: []}\nupstream: {port_open_wait: 0s}",
     );
     assert!(c.errors.mask_existence);
-    assert_eq!((c.limits.body, c.upstream.port_open_wait), (Some(1024), Duration::ZERO));
+    assert_eq!((*c.limits.body, c.upstream.port_open_wait), (Some(1024), Duration::ZERO));
     assert_eq!(c.traffic_token.exempt_ports, [0; 0]);
-    assert_eq!(config("limits: {body: 0}").limits.body, None);
+    assert_eq!(*config("limits: {body: 0}").limits.body, None);
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn the_author_is_warned_of_what_holds_but_surprises() {
 fn a_small_file_limit_leaves_some_connections_and_a_warning() {
     let small = Machine { file_limit: 1024, ..machine() };
     let loaded = parse(String::new(), "x", Path::new(""), &Environment::default(), &small).unwrap();
-    assert_eq!(loaded.config.limits.connections, 64);
+    assert_eq!(*loaded.config.limits.connections, 64);
     assert!(loaded.warnings.iter().any(|warning| warning.contains("open files")), "{:?}", loaded.warnings);
 }
 

@@ -44,7 +44,7 @@ pub struct Config {
     /// Connections to sandboxes.
     pub upstream: Upstream,
     /// What a client may ask for.
-    pub limits: Limits,
+    pub limits: cube_edge::Limits,
     /// How the process ends.
     pub drain: Drain,
     /// The cache of public responses.
@@ -239,37 +239,6 @@ pub struct Upstream {
     pub port_open_wait: Duration,
     /// Who drives requests; not live.
     pub exchange: Exchange,
-}
-
-/// What a client may ask for (connections.md, Limits). `None` is no limit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of a request body.
-    pub body: Option<u64>,
-    /// Bytes of a request head.
-    pub head: usize,
-    /// Header fields, Host counted.
-    pub headers: usize,
-    /// Bytes of the request target.
-    pub target: usize,
-    /// For a client's whole head.
-    pub header_timeout: Duration,
-    /// How long an idle client connection is kept.
-    pub keepalive_idle: Duration,
-    /// Requests of one client connection.
-    pub keepalive_requests: u32,
-    /// Client connections.
-    pub connections: usize,
-    /// Client connections of one address.
-    pub connections_per_ip: Option<u32>,
-    /// Concurrent requests for one sandbox.
-    pub requests_per_sandbox: Option<u32>,
-    /// Requests a second of one address.
-    pub requests_per_ip: Option<u32>,
-    /// Requests at once of an address that made none for a while.
-    pub requests_per_ip_burst: u32,
-    /// Streams of one HTTP/2 connection.
-    pub h2_streams: u32,
 }
 
 cube_settings::section! {

@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use cube_edge::{
-    AccessLogSettings, AnswerSettings, ConnectionLimits, ControlPlaneSettings, LogFormat, RequestLimits,
-    RequestRate, Settings, UpstreamSettings,
+    AccessLogSettings, AnswerSettings, ControlPlaneSettings, LogFormat, Settings, UpstreamSettings,
 };
 use cube_resolver::AddressGuard;
 use cube_route::Port;
@@ -18,7 +17,6 @@ use crate::error::StartError;
 /// # Errors
 /// [`StartError`] when `routing.domains` does not hold.
 pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
-    let limits = &config.limits;
     let upstream = &config.upstream;
     Ok(Settings {
         node_ip: config.node_ip,
@@ -57,28 +55,7 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
             pool_idle: upstream.pool_idle,
             port_open_wait: upstream.port_open_wait,
         },
-        limits: RequestLimits {
-            body: limits.body,
-            head: limits.head,
-            headers: limits.headers,
-            target: limits.target,
-            requests_per_sandbox: limits.requests_per_sandbox,
-            requests_per_ip: limits
-                .requests_per_ip
-                .and_then(|rate| RequestRate::new(rate, limits.requests_per_ip_burst)),
-        },
-        connections: ConnectionLimits {
-            connections: limits.connections,
-            connections_per_ip: limits.connections_per_ip.map_or(0, |most| most as usize),
-            header_timeout: limits.header_timeout,
-            keepalive_idle: limits.keepalive_idle,
-            keepalive_requests: limits.keepalive_requests,
-            silence_timeout: upstream.silence_timeout,
-            head: limits.head,
-            headers: limits.headers,
-            target: limits.target,
-            h2_streams: limits.h2_streams,
-        },
+        limits: config.limits.clone(),
     })
 }
 
