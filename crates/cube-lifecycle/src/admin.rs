@@ -47,14 +47,16 @@ impl Upsert {
     }
 }
 
+/// Carries a route out: from query and body to the body of the 200, or the text of the 400.
+type Handle = fn(&Lifecycle, Option<&str>, &[u8]) -> Result<String, String>;
+
 /// One route of the admin API that is about lifecycles.
 pub struct LifecycleRoute {
     /// Its method.
     pub method: Method,
     /// Its path.
     pub path: &'static str,
-    /// From query and body to the body of the 200, or the text of the 400.
-    handle: fn(&Lifecycle, Option<&str>, &[u8]) -> Result<String, String>,
+    handle: Handle,
 }
 
 /// All of them.

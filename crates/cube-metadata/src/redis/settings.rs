@@ -154,7 +154,7 @@ impl ConnectionTarget {
             sentinel_password: settings
                 .sentinel_password
                 .clone()
-                .or_else(|| query("sentinelPassword").and_then(|text| Secret::non_empty(text))),
+                .or_else(|| query("sentinelPassword").and_then(Secret::non_empty)),
             database,
         })
     }

@@ -10,13 +10,16 @@ use cube_settings::{KeyOf, Section};
 
 use super::types::{Config, RedisStore, Registry, Resume, Store};
 
+/// Whether a key has the same value in two configurations.
+type Same = dyn Fn(&Config, &Config) -> bool + Send + Sync;
+
 /// A key of the file. One that names a file with a secret stands for the secret in it.
 pub struct Key {
     /// Dotted path.
     pub name: &'static str,
     /// When another value takes effect.
     pub takes: Takes,
-    same: Box<dyn Fn(&Config, &Config) -> bool + Send + Sync>,
+    same: Box<Same>,
 }
 
 impl Key {
