@@ -47,5 +47,5 @@ pub use proxy::hooks::SandboxProxy;
 pub use reconfigure::Reconfiguration;
 pub use response_cache::Settings as ResponseCacheSettings;
 pub use retcode::Retcode;
-pub use settings::{ControlPlaneSettings, Settings, UpstreamSettings};
+pub use settings::{ControlPlaneSettings, ExchangeChoice, Settings, UpstreamSettings};
 pub use tls_trust::TlsTrust;

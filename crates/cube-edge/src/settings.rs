@@ -2,11 +2,13 @@
 //! request keeps the one it began with.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cube_resolver::AddressGuard;
 use cube_route::{ClientHost, Port, Rules};
+use cube_settings::{Auto, Count, Network, NonZeroSpan, PortRange, Span};
 use ipnet::IpNet;
 
 use crate::connection::ConnectionSettings;
@@ -59,17 +61,38 @@ pub struct ControlPlaneSettings {
     pub tls: Option<TlsTrust>,
 }
 
-/// `upstream`: how a sandbox is dialled.
-#[derive(Debug, Clone)]
-pub struct UpstreamSettings {
-    /// For one connection to be made.
-    pub connect_timeout: Duration,
-    /// For silence on an established request, each direction.
-    pub silence_timeout: Duration,
-    /// How long an idle connection is kept for its generation.
-    pub pool_idle: Duration,
-    /// How long a refused connection is tried again; zero: not at all.
-    pub port_open_wait: Duration,
+cube_settings::choice! {
+    /// What drives requests to plain HTTP/1.1 upstreams.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ExchangeChoice {
+        /// This proxy's own exchange.
+        Own = "own",
+        /// Pingora.
+        Pingora = "pingora",
+    }
+}
+
+cube_settings::section! {
+    /// How a sandbox is dialled (config.md, `upstream`).
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct UpstreamSettings in "upstream" {
+        /// For one connection to be made.
+        live connect_timeout: Duration as NonZeroSpan = Duration::from_secs(3),
+        /// For silence on an established request, each direction.
+        live silence_timeout: Duration as NonZeroSpan = Duration::from_secs(7206),
+        /// Idle connections kept.
+        restart pool_size: usize as Count = 1500,
+        /// How long an idle connection is kept for its generation.
+        live pool_idle: Duration as Span = Duration::from_secs(80),
+        /// What may be dialled; `None`: the guard of metadata.md.
+        live cidrs: Option<Vec<IpNet>> as Option<Vec<Network>> = None,
+        /// Host ports that may be dialled.
+        live host_ports: RangeInclusive<u16> as PortRange = 1024..=65535,
+        /// How long a refused connection is tried again; zero: not at all. Follows from the dialect.
+        live port_open_wait: Auto<Duration> as Option<Span> = Auto::new(Duration::ZERO),
+        /// What drives requests to plain HTTP/1.1 upstreams.
+        restart exchange: ExchangeChoice = ExchangeChoice::Pingora,
+    }
 }
 
 impl Settings {

@@ -13,15 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cube_edge::{
-    AccessLogSettings, AdminApp, Certificates, Gateway, Listener, ListenerProtocol, MetricsApp, Parts,
-    Readiness,
+    AccessLogSettings, AdminApp, Certificates, ExchangeChoice, Gateway, Listener, ListenerProtocol,
+    MetricsApp, Parts, Readiness,
 };
 use cube_metadata::MetadataStore;
 use prometheus::Registry;
 use tokio::runtime::Runtime;
 
 use crate::bind;
-use crate::config::{Config, Exchange};
+use crate::config::Config;
 use crate::error::StartError;
 use crate::hot_restart::{
     self, Handle, Incumbent, Inherited, Phase, Predecessor, Presence, StartedAs, UpgradeSocket,
@@ -316,7 +316,7 @@ pub(crate) fn assemble(
         response_cache: config.response_cache.enabled.then_some(config.response_cache),
         access_log,
         pool_size: config.upstream.pool_size,
-        own_exchange: config.upstream.exchange == Exchange::Own,
+        own_exchange: config.upstream.exchange == ExchangeChoice::Own,
         threads: config.server.threads,
     };
     Gateway::new(parts, registry).map_err(engine)

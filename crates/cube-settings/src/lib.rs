@@ -7,10 +7,12 @@
 //!
 //! [`Secret`] is what a key holds that must not be shown, and what tokens are compared with.
 
+mod address;
 mod secret;
 mod section;
 mod units;
 
+pub use address::{Network, PortRange};
 pub use secret::Secret;
 pub use section::{KeyOf, Section, Takes, Wire};
 pub use units::{Auto, Count, Described, NonZeroCount, NonZeroSpan, Size, Span, ZeroIsNone};

@@ -69,6 +69,38 @@ macro_rules! as_they_are {
 
 as_they_are!(bool, u16, u32, String, crate::Secret, Vec<String>, Vec<u16>);
 
+/// Declares a key's words: an enum whose variants are written as these.
+#[macro_export]
+macro_rules! choice {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident { $( $(#[$variant_meta:meta])* $variant:ident = $word:literal ),+ $(,)? }
+    ) => {
+        $(#[$meta])*
+        #[derive($crate::serde::Deserialize, $crate::serde::Serialize)]
+        #[serde(crate = "cube_settings::serde")]
+        pub enum $name {
+            $( $(#[$variant_meta])* #[serde(rename = $word)] $variant ),+
+        }
+
+        impl $crate::Described for $name {
+            fn words() -> ::std::string::String {
+                [$(concat!("`", $word, "`")),+].join(", ")
+            }
+        }
+
+        impl $crate::Wire<$name> for $name {
+            fn read(self) -> $name {
+                self
+            }
+
+            fn write(value: &$name) -> Self {
+                value.clone()
+            }
+        }
+    };
+}
+
 /// Declares settings that are one section of the configuration file.
 ///
 /// A key is `live` or `restart` (which of the two says [`Takes`]), a name, its type, how the file writes it

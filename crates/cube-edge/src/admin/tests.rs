@@ -61,7 +61,7 @@ fn settings() -> crate::Settings {
             connect_timeout: Duration::from_secs(1),
             silence_timeout: Duration::from_secs(1),
             pool_idle: Duration::from_secs(1),
-            port_open_wait: Duration::ZERO,
+            ..crate::UpstreamSettings::default()
         },
         limits: crate::Limits {
             target: 1024,

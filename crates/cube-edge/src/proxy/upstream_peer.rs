@@ -57,7 +57,7 @@ pub(crate) async fn select_peer(
     }
     if next != Next::Port {
         ctx.attempts.begin(address, now);
-        let wait = ctx.settings.upstream.port_open_wait;
+        let wait = *ctx.settings.upstream.port_open_wait;
         let tally = &mut ctx.attempts.tally;
         tally.routes += 1;
         // The series belongs to the first attempt alone.

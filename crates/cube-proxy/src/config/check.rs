@@ -1,11 +1,10 @@
 //! Collecting what does not hold, and the readers of single values that several sections share.
 
-use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cube_settings::{Secret, Span};
+use cube_settings::{Network, Secret, Span};
 use ipnet::IpNet;
 
 use super::path::KeyPath;
@@ -91,38 +90,14 @@ impl Check<'_> {
     }
 
     pub(super) fn networks(&mut self, key: &str, list: &[String]) -> Vec<IpNet> {
-        let read =
-            |text: &String| text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok();
         let mut networks = Vec::with_capacity(list.len());
         for (at, text) in list.iter().enumerate() {
-            match read(text).map(canonical) {
-                Some(Some(network)) => networks.push(network),
-                Some(None) => self.fault(
-                    &format!("{key}[{at}]"),
-                    format!(
-                        "{text:?} is no network: an IPv4 address in IPv6 has 96 bits before it; write it as IPv4"
-                    ),
-                ),
-                None => self.fault(
-                    &format!("{key}[{at}]"),
-                    format!("{text:?} is no network such as 10.0.0.0/8, fd00::/8 or a single address"),
-                ),
+            match Network::parse(text) {
+                Ok(network) => networks.push(network),
+                Err(message) => self.fault(&format!("{key}[{at}]"), message),
             }
         }
         networks
-    }
-
-    /// A range of ports, `1024-65535`, or one port.
-    pub(super) fn ports(&mut self, key: &str, text: &str) -> RangeInclusive<u16> {
-        let (low, high) = text.split_once('-').unwrap_or((text, text));
-        let port = |digits: &str| cube_route::Port::parse(digits.trim()).ok().map(cube_route::Port::get);
-        match (port(low), port(high)) {
-            (Some(low), Some(high)) if low <= high => low..=high,
-            _ => {
-                self.fault(key, format!("{text:?} is no range of ports such as 1024-65535"));
-                1..=u16::MAX
-            }
-        }
     }
 
     /// A plain http URL without user, query and fragment.
@@ -199,21 +174,6 @@ impl Check<'_> {
             self.fault(key, format!("{}: {error}", path.display()));
         }
     }
-}
-
-/// The network that addresses are looked for in, which are IPv4 ones where IPv4 is mapped into IPv6:
-/// `::ffff:10.0.0.0/104` is `10.0.0.0/8`. `None` for an IPv4-mapped address whose prefix ends before
-/// the IPv4 part.
-fn canonical(network: IpNet) -> Option<IpNet> {
-    let mapped = match network {
-        IpNet::V6(v6) => v6.addr().to_ipv4_mapped().map(|v4| (v4, v6.prefix_len())),
-        IpNet::V4(_) => None,
-    };
-    let network = match mapped {
-        Some((v4, length)) => IpNet::new(v4.into(), length.checked_sub(96)?).ok()?,
-        None => network,
-    };
-    Some(network.trunc())
 }
 
 /// Whether the authority is the host alone, or has a port after it that there can be: the parser

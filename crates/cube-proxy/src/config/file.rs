@@ -1,6 +1,6 @@
 //! The file as it is written: names, order and defaults of config.md, nothing judged yet.
 
-use cube_edge::ResponseCacheSettings;
+use cube_edge::{ResponseCacheSettings, UpstreamSettings};
 use cube_settings::{Secret, Span};
 use serde::{Deserialize, Serialize};
 
@@ -68,7 +68,7 @@ section!(
         admin: Admin = Admin::default(),
         registry: Registry = Registry::default(),
         breaker: cube_breaker::Settings = cube_breaker::Settings::default(),
-        upstream: Upstream = Upstream::default(),
+        upstream: UpstreamSettings = UpstreamSettings::default(),
         limits: cube_edge::Limits = cube_edge::Limits::default(),
         drain: Drain = Drain::default(),
         response_cache: ResponseCacheSettings = ResponseCacheSettings::default(),
@@ -166,19 +166,6 @@ section!(Registry {
     resume_url: Option<String> = None,
     interval: Span = Span::secs(5),
 });
-
-section!(Upstream {
-    connect_timeout: Span = Span::secs(3),
-    silence_timeout: Span = Span::secs(7206),
-    pool_size: u32 = 1500,
-    pool_idle: Span = Span::secs(80),
-    cidrs: Option<Vec<String>> = None,
-    host_ports: String = "1024-65535".to_owned(),
-    port_open_wait: Option<Span> = None,
-    exchange: Exchange = Exchange::Pingora,
-});
-
-choice!(Exchange { Own = "own", Pingora = "pingora" });
 
 section!(AccessLog {
     path: Option<String> = None,

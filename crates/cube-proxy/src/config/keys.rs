@@ -121,16 +121,7 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
             "registry.interval" Restart c => registry(c).map(|registry| registry.interval);
         },
         declared(|config| &config.breaker),
-        keys! {
-            "upstream.connect_timeout" Live c => c.upstream.connect_timeout;
-            "upstream.silence_timeout" Live c => c.upstream.silence_timeout;
-            "upstream.pool_size" Restart c => c.upstream.pool_size;
-            "upstream.pool_idle" Live c => c.upstream.pool_idle;
-            "upstream.cidrs" Live c => &c.upstream.cidrs;
-            "upstream.host_ports" Live c => &c.upstream.host_ports;
-            "upstream.port_open_wait" Live c => c.upstream.port_open_wait;
-            "upstream.exchange" Restart c => c.upstream.exchange;
-        },
+        declared(|config| &config.upstream),
         declared(|config| &config.limits),
         declared(|config| &config.drain),
         declared(|config| &config.response_cache),
@@ -154,6 +145,7 @@ impl Config {
         self.cache.keep_running(&running.cache);
         self.lifecycle.keep_running(&running.lifecycle);
         self.breaker.keep_running(&running.breaker);
+        self.upstream.keep_running(&running.upstream);
         self.limits.keep_running(&running.limits);
         self.drain.keep_running(&running.drain);
         self.response_cache.keep_running(&running.response_cache);
@@ -167,8 +159,6 @@ impl Config {
         self.errors.dialect = running.errors.dialect;
         self.store = running.store;
         self.registry = running.registry;
-        self.upstream.pool_size = running.upstream.pool_size;
-        self.upstream.exchange = running.upstream.exchange;
         self.access_log.target = running.access_log.target;
         self.log.format = running.log.format;
         self.server = running.server;

@@ -3,7 +3,10 @@
 
 use std::path::Path;
 
-use cube_edge::{Certificate, CertificateError, CertificateFiles, Limits, ResponseCacheSettings, TlsTrust};
+use cube_edge::{
+    Certificate, CertificateError, CertificateFiles, Limits, ResponseCacheSettings, TlsTrust,
+    UpstreamSettings,
+};
 use cube_route::ClientHost;
 
 use super::check::{Check, Reads};
@@ -73,7 +76,7 @@ pub(super) fn resolve(
     let admin = Admin { token: c.secret("admin.token", file.admin.token, file.admin.token_file.as_ref()) };
     let guarded = named || admin.token.is_some() || !c.sound(&["admin"]);
     let listen = listen(c, &file.listen, !tls.certificates.is_empty(), guarded);
-    let upstream = upstream(c, &file.upstream, dialect);
+    let upstream = upstream(file.upstream, dialect);
     let limits = limits(c, file.limits, dialect, upstream.pool_size, machine);
     let config = Config {
         node_ip,
@@ -372,21 +375,10 @@ fn breaker(c: &mut Check, settings: cube_breaker::Settings) -> cube_breaker::Set
     settings
 }
 
-fn upstream(c: &mut Check, file: &file::Upstream, dialect: Dialect) -> Upstream {
+fn upstream(mut settings: UpstreamSettings, dialect: Dialect) -> UpstreamSettings {
     let wait = if dialect == Dialect::E2b { std::time::Duration::from_secs(1) } else { Default::default() };
-    Upstream {
-        connect_timeout: c.some_time("upstream.connect_timeout", file.connect_timeout),
-        silence_timeout: c.some_time("upstream.silence_timeout", file.silence_timeout),
-        pool_size: count(file.pool_size),
-        pool_idle: file.pool_idle.0,
-        cidrs: file.cidrs.as_ref().map(|list| c.networks("upstream.cidrs", list)),
-        host_ports: c.ports("upstream.host_ports", &file.host_ports),
-        port_open_wait: file.port_open_wait.map_or(wait, |span| span.0),
-        exchange: match file.exchange {
-            file::Exchange::Own => Exchange::Own,
-            file::Exchange::Pingora => Exchange::Pingora,
-        },
-    }
+    settings.port_open_wait.follow(wait);
+    settings
 }
 
 fn limits(c: &mut Check, mut limits: Limits, dialect: Dialect, pool: usize, machine: &Machine) -> Limits {

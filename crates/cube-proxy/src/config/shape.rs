@@ -71,6 +71,7 @@ sections!(
     cube_resolver::Settings,
     cube_lifecycle::Settings,
     cube_breaker::Settings,
+    cube_edge::UpstreamSettings,
     cube_edge::Limits,
     ResponseCacheSettings,
     Drain,

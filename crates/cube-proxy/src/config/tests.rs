@@ -62,7 +62,7 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(*c.limits.connections, (65_536 - 1500 - 512) / 2);
     assert_eq!((c.limits.connections_per_ip, c.limits.requests_per_sandbox), (None, None));
     assert_eq!(c.upstream.silence_timeout, Duration::from_secs(7206));
-    assert_eq!(c.upstream.port_open_wait, Duration::ZERO);
+    assert_eq!(*c.upstream.port_open_wait, Duration::ZERO);
     assert_eq!(c.upstream.host_ports, 1024..=65535);
     assert_eq!(c.cache.stale_if_error, Duration::from_secs(600));
     assert_eq!(c.drain.timeout, Duration::from_secs(3600));
@@ -78,14 +78,14 @@ fn the_e2b_dialect_brings_its_own_defaults() {
     assert!(!c.errors.mask_existence);
     assert_eq!(*c.limits.body, None);
     assert_eq!(c.traffic_token.exempt_ports, [49983]);
-    assert_eq!(c.upstream.port_open_wait, Duration::from_secs(1));
+    assert_eq!(*c.upstream.port_open_wait, Duration::from_secs(1));
     assert_eq!(c.routing.envd_control_from, Some(vec![]));
     let c = config(
         "errors: {dialect: e2b, mask_existence: true}\nlimits: {body: 1KiB}\n\
          traffic_token: {exempt_ports: []}\nupstream: {port_open_wait: 0s}",
     );
     assert!(c.errors.mask_existence);
-    assert_eq!((*c.limits.body, c.upstream.port_open_wait), (Some(1024), Duration::ZERO));
+    assert_eq!((*c.limits.body, *c.upstream.port_open_wait), (Some(1024), Duration::ZERO));
     assert_eq!(c.traffic_token.exempt_ports, [0; 0]);
     assert_eq!(*config("limits: {body: 0}").limits.body, None);
 }

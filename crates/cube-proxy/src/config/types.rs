@@ -4,11 +4,10 @@
 //! on the machine has its value here, never "null".
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cube_edge::{CertificateFiles, ResponseCacheSettings};
+use cube_edge::{CertificateFiles, ResponseCacheSettings, UpstreamSettings};
 use cube_settings::{NonZeroSpan, Secret, Span};
 use ipnet::IpNet;
 
@@ -42,7 +41,7 @@ pub struct Config {
     /// When a node is not dialled.
     pub breaker: cube_breaker::Settings,
     /// Connections to sandboxes.
-    pub upstream: Upstream,
+    pub upstream: UpstreamSettings,
     /// What a client may ask for.
     pub limits: cube_edge::Limits,
     /// How the process ends.
@@ -209,36 +208,6 @@ pub struct Registry {
     pub resume_url: Option<String>,
     /// Between two heartbeats.
     pub interval: Duration,
-}
-
-/// Who drives requests whose both sides are plain HTTP/1.1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exchange {
-    /// This project's own exchange.
-    Own,
-    /// Pingora's proxy.
-    Pingora,
-}
-
-/// Connections to sandboxes (connections.md).
-#[derive(Debug, Clone, PartialEq)]
-pub struct Upstream {
-    /// For one connection.
-    pub connect_timeout: Duration,
-    /// Silence on an established request, each direction.
-    pub silence_timeout: Duration,
-    /// Idle connections kept.
-    pub pool_size: usize,
-    /// How long an idle connection is kept.
-    pub pool_idle: Duration,
-    /// What may be dialled; `None`: the guard of metadata.md.
-    pub cidrs: Option<Vec<IpNet>>,
-    /// Host ports that may be dialled.
-    pub host_ports: RangeInclusive<u16>,
-    /// How long a refused port is tried again; zero: not at all.
-    pub port_open_wait: Duration,
-    /// Who drives requests; not live.
-    pub exchange: Exchange,
 }
 
 cube_settings::section! {

@@ -3,9 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use cube_edge::{
-    AccessLogSettings, AnswerSettings, ControlPlaneSettings, LogFormat, Settings, UpstreamSettings,
-};
+use cube_edge::{AccessLogSettings, AnswerSettings, ControlPlaneSettings, LogFormat, Settings};
 use cube_resolver::AddressGuard;
 use cube_route::Port;
 
@@ -49,12 +47,7 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
             own_sockets(config),
         )),
         pause_wait: config.lifecycle.pause_wait,
-        upstream: UpstreamSettings {
-            connect_timeout: upstream.connect_timeout,
-            silence_timeout: upstream.silence_timeout,
-            pool_idle: upstream.pool_idle,
-            port_open_wait: upstream.port_open_wait,
-        },
+        upstream: upstream.clone(),
         limits: config.limits.clone(),
     })
 }
