@@ -104,7 +104,7 @@ impl Lifecycle {
         }
     }
 
-    /// The steady clock that [`Lifecycle::activity_newer`] asks by, milliseconds.
+    /// The steady clock that [`Lifecycle::export_activity`] asks by, milliseconds.
     #[must_use]
     pub fn steady_ms(&self) -> u64 {
         self.clock.steady()
