@@ -7,6 +7,7 @@
 //! [`forwarded_headers`] and [`RequestRewrite`] say what the sandbox sees of it, [`ResponseRewrite`] what
 //! the client sees of the response, [`envd_control_route`] which requests are the control plane's alone.
 
+mod absolute_url;
 mod byte_class;
 mod envd;
 mod error;

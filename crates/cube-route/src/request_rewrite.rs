@@ -1,8 +1,7 @@
 //! Which request headers are rewritten, and how: those that name the client's own host or the prefix
 //! of the path form, and must name what the sandbox knows instead (routing.md, "The masked host").
 
-use crate::host::ClientHost;
-use crate::target::strip_prefix_ignore_case;
+use crate::absolute_url::AbsoluteUrl;
 
 /// How one request's sandbox sees its client's host. Each function returns the new value of a
 /// header, or none where the value stays. What is not exactly the client's own stays: another
@@ -46,50 +45,18 @@ impl RequestRewrite<'_> {
         }
         let url = AbsoluteUrl::parse(value)?;
         let rest = without_prefix(prefix, url.rest)?;
-        if !url.has_authority(self.client_host) {
+        if !url.leads_to_by_its_scheme(self.client_host) {
             return None;
         }
         Some(self.masked(&url, rest).unwrap_or_else(|| [url.start, rest].concat()))
     }
 
     /// The URL with the masked host and `rest`; none where it is not the client's own, or nothing
-    /// masks it.
+    /// masks it. A port that is not written is the default of the URL's own scheme: the proxy may not
+    /// know which one the client speaks to a proxy in front.
     fn masked(&self, url: &AbsoluteUrl<'_>, rest: &[u8]) -> Option<Vec<u8>> {
-        (self.upstream_host != self.client_host && url.has_authority(self.client_host))
+        (self.upstream_host != self.client_host && url.leads_to_by_its_scheme(self.client_host))
             .then(|| [url.scheme, self.upstream_host.as_bytes(), rest].concat())
-    }
-}
-
-/// A URL with scheme and host.
-struct AbsoluteUrl<'v> {
-    /// Up to and with `://`.
-    scheme: &'v [u8],
-    /// Scheme and authority.
-    start: &'v [u8],
-    default_port: u16,
-    host: ClientHost<'v>,
-    /// What follows the authority.
-    rest: &'v [u8],
-}
-
-impl<'v> AbsoluteUrl<'v> {
-    fn parse(value: &'v [u8]) -> Option<Self> {
-        let (default_port, after) = match strip_prefix_ignore_case(value, b"http://") {
-            Some(after) => (80, after),
-            None => (443, strip_prefix_ignore_case(value, b"https://")?),
-        };
-        let scheme = value.get(..value.len().checked_sub(after.len())?)?;
-        let end = after.iter().position(|b| matches!(b, b'/' | b'?' | b'#')).unwrap_or(after.len());
-        let (authority, rest) = after.split_at_checked(end)?;
-        let host = ClientHost::parse(std::str::from_utf8(authority).ok()?)?;
-        let start = value.get(..value.len().checked_sub(rest.len())?)?;
-        Some(Self { scheme, start, default_port, host, rest })
-    }
-
-    /// Same name and same port, where a port that is not written is the default of this URL's own
-    /// scheme: the proxy may not know which one the client speaks to a proxy in front.
-    fn has_authority(&self, host: &str) -> bool {
-        ClientHost::parse(host).is_some_and(|host| self.host.same_with_default(&host, self.default_port))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which response headers are rewritten, and how, so that redirects, cookies and service workers keep
 //! leading to the sandbox (routing.md, "Path form" and "The masked host").
 
-use crate::host::ClientHost;
+use crate::absolute_url::AbsoluteUrl;
 use crate::target::strip_prefix_ignore_case;
 
 /// Response headers that path form removes, in lower case: all sandboxes share one browser origin
@@ -100,12 +100,12 @@ impl ResponseRewrite<'_> {
             return (!elsewhere && !has_prefix(prefix, value)).then(|| [prefix, value].concat());
         }
         let url = AbsoluteUrl::parse(value)?;
-        if url.has_authority(self.client_host) {
+        if url.leads_to(self.client_host) {
             let prefix = self.prefix?;
             return Some([url.start, &with_prefix(prefix, url.rest)].concat());
         }
-        let own_port = |host| url.has_name_and_port(host, self.container_port);
-        let own = url.has_authority(self.upstream_host)
+        let own_port = |host| url.leads_to_port(host, self.container_port);
+        let own = url.leads_to(self.upstream_host)
             || own_port(self.upstream_host)
             || (self.prefix.is_some() && own_port(self.client_host));
         if !own {
@@ -114,40 +114,6 @@ impl ResponseRewrite<'_> {
         let scheme = if url.https { "https" } else { self.client_scheme };
         let rest = with_prefix(self.prefix.unwrap_or_default(), url.rest);
         Some([scheme.as_bytes(), b"://", self.client_host.as_bytes(), &rest].concat())
-    }
-}
-
-/// A URL with scheme and host.
-struct AbsoluteUrl<'v> {
-    https: bool,
-    /// Scheme and authority.
-    start: &'v [u8],
-    host: ClientHost<'v>,
-    /// What follows the authority.
-    rest: &'v [u8],
-}
-
-impl<'v> AbsoluteUrl<'v> {
-    fn parse(value: &'v [u8]) -> Option<Self> {
-        let (https, after) = match strip_prefix_ignore_case(value, b"http://") {
-            Some(after) => (false, after),
-            None => (true, strip_prefix_ignore_case(value, b"https://")?),
-        };
-        let end = after.iter().position(|b| matches!(b, b'/' | b'?' | b'#')).unwrap_or(after.len());
-        let (authority, rest) = after.split_at_checked(end)?;
-        let host = ClientHost::parse(std::str::from_utf8(authority).ok()?)?;
-        let start = value.get(..value.len().checked_sub(rest.len())?)?;
-        Some(Self { https, start, host, rest })
-    }
-
-    fn has_authority(&self, host: &str) -> bool {
-        ClientHost::parse(host).is_some_and(|host| self.host.same_by_either_scheme(&host))
-    }
-
-    /// Whether it leads to the name of `host`, at `port`.
-    fn has_name_and_port(&self, host: &str, port: u16) -> bool {
-        self.host.port() == Some(port)
-            && ClientHost::parse(host).is_some_and(|host| self.host.same_name(&host))
     }
 }
 
