@@ -19,7 +19,7 @@ use crate::Settings;
 /// The most nodes kept; the one that has been quiet for longest goes first.
 pub(crate) const MAX_NODES: usize = 4096;
 
-/// What may be done with a node.
+/// Whether a node may be dialled now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DialDecision {
     /// Dial.
@@ -33,7 +33,7 @@ pub(crate) enum DialDecision {
 
 #[derive(Debug)]
 struct OpenBreaker {
-    /// Refused until then.
+    /// The node is refused until then.
     until: Instant,
     /// How long it was refused this time, before jitter.
     step: Duration,
@@ -49,13 +49,13 @@ struct TroubledNode {
     touched: Instant,
 }
 
-/// What a report has changed.
+/// How a reported connect changed the breaker of its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BreakerChange {
     Nothing,
     /// The breaker opened.
     Tripped,
-    /// It closed.
+    /// The breaker closed.
     Healed,
 }
 

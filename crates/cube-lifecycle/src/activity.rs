@@ -65,9 +65,9 @@ impl Cursors {
 /// Part of what is known about activity, `GET /admin/last_active`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastActive {
-    /// What to ask from next: everything up to here is in a response.
+    /// The `since` of the next request: everything up to here is in a response.
     pub now: u64,
-    /// What was asked from.
+    /// The `since` of the request.
     pub since: u64,
     /// All sandboxes known, also those that are not in this response.
     pub count: usize,

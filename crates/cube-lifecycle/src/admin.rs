@@ -21,7 +21,7 @@ pub struct LifecycleResponse {
 /// The body of `POST /admin/meta/upsert`. Fields that nothing here depends on are not kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upsert {
-    /// Whose metadata it is.
+    /// The sandbox.
     pub id: SandboxId,
     /// `auto_resume`; `None`: not named, which leaves what is known. `Some(None)`: null.
     pub auto_resume: Option<Option<bool>>,
@@ -59,7 +59,7 @@ pub struct LifecycleRoute {
     handle: Handle,
 }
 
-/// All of them.
+/// All routes of the admin API that are about lifecycles.
 pub const LIFECYCLE_ROUTES: &[LifecycleRoute] = &[
     LifecycleRoute {
         method: Method::POST,

@@ -26,7 +26,7 @@ pub(crate) trait ClockSource: Send + Sync {
     fn unix_us(&self) -> u64;
 }
 
-/// The real ones.
+/// The clocks of the operating system.
 pub(crate) struct SystemClock;
 
 impl ClockSource for SystemClock {
@@ -140,13 +140,13 @@ pub(crate) mod tests {
             Self { steady: Arc::new(steady.into()), unix: Arc::new(unix.into()) }
         }
 
-        /// Time passes.
+        /// Lets time pass on both clocks.
         pub(crate) fn pass(&self, ms: u64) {
             self.steady.fetch_add(ms, Ordering::Relaxed);
             self.unix.fetch_add(ms, Ordering::Relaxed);
         }
 
-        /// Somebody sets the system's clock.
+        /// Sets the system's clock, as an operator does.
         pub(crate) fn set_by(&self, ms: i64) {
             let unix = self.unix.load(Ordering::Relaxed);
             self.unix.store(unix.saturating_add_signed(ms), Ordering::Relaxed);

@@ -13,7 +13,7 @@ use crate::resume::JoinedResume;
 /// What the caller does with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateVerdict {
-    /// Go on.
+    /// Forward the request.
     Pass,
     /// Call [`Lifecycle::hold`].
     Hold,
@@ -51,7 +51,7 @@ pub enum GateRefusal {
 }
 
 impl GateRefusal {
-    /// All six.
+    /// All refusals.
     pub const ALL: [GateRefusal; 6] = [
         GateRefusal::Pausing,
         GateRefusal::Paused,
@@ -75,10 +75,10 @@ impl GateRefusal {
     }
 }
 
-/// What would become of a request that came now.
+/// What the gate would do with a request that came now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateForecast {
-    /// It would go on.
+    /// It would be forwarded.
     Pass,
     /// It would be held until the change under way has ended, at most `pause_wait`.
     Wait,
@@ -92,7 +92,7 @@ pub enum GateForecast {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GateDecision {
     Pass,
-    /// Wait for the change to end.
+    /// Hold the request until the change under way has ended.
     Wait,
     /// Have the sandbox resumed and wait for that.
     Wake,

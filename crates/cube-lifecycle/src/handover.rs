@@ -12,12 +12,12 @@ use crate::state_table::KnownState;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StateRow {
-    /// The sandbox.
+    /// The sandbox's id.
     pub id: String,
     /// The state in force; a word that is none of the six: unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// From the lifecycle metadata.
+    /// `auto_resume` of the lifecycle metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_resume: Option<bool>,
     /// Whether its record was read.

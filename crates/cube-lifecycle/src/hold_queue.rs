@@ -17,11 +17,11 @@ pub(crate) struct HoldQueue {
     max_per_sandbox: AtomicUsize,
     /// Requests held now; read without the lock where nobody waits, which is nearly always.
     taken: AtomicUsize,
-    waiters: Mutex<HashMap<SandboxId, Waiters, ahash::RandomState>>,
+    waiters: Mutex<HashMap<SandboxId, SandboxWaiters, ahash::RandomState>>,
     gauge: IntGauge,
 }
 
-struct Waiters {
+struct SandboxWaiters {
     taken: usize,
     changed: Arc<Notify>,
 }
@@ -66,7 +66,7 @@ impl HoldQueue {
             None if each == 0 => return None,
             None => {
                 let changed = Arc::new(Notify::new());
-                waiters.insert(id.clone(), Waiters { taken: 1, changed: Arc::clone(&changed) });
+                waiters.insert(id.clone(), SandboxWaiters { taken: 1, changed: Arc::clone(&changed) });
                 changed
             }
         };

@@ -1,4 +1,4 @@
-//! The whole, and how it learns.
+//! [`Lifecycle`]: states, gate, resume, activity and registry row together, and how events reach them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -155,7 +155,7 @@ impl Lifecycle {
         self.hold_queue.len()
     }
 
-    /// Takes a push of the admin API.
+    /// Applies a state that was pushed to the admin API.
     pub fn push_state(&self, id: &SandboxId, state: SandboxState) {
         let at = self.states.next_mark();
         self.apply(id, StateEvent::Pushed { state, at });
@@ -220,7 +220,7 @@ impl Lifecycle {
         }
     }
 
-    /// Monotonic milliseconds.
+    /// Milliseconds since this was built, by the monotonic clock.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -281,7 +281,7 @@ impl SnapshotObserver for Lifecycle {
     }
 }
 
-/// Unix milliseconds.
+/// The system's time, in unix milliseconds.
 pub(crate) fn unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)

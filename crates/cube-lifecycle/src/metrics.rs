@@ -10,13 +10,13 @@ use crate::GateRefusal;
 /// How a resume ended, the values of the label `outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResumeOutcome {
-    /// 200.
+    /// The manager responded 200.
     Resumed,
-    /// 429.
+    /// The manager responded 429.
     Quota,
     /// Another status, or no HTTP response.
     Failed,
-    /// Over `resume.timeout`.
+    /// The call took longer than `resume.timeout`.
     TimedOut,
     /// `resume.max_concurrent` calls were under way: none was made.
     Crowded,

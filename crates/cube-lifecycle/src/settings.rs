@@ -66,7 +66,7 @@ impl ResumeSettings {
 /// What this replica says about itself in the registry (lifecycle.md, "Registry").
 #[derive(Debug, Clone)]
 pub struct RegistrySettings {
-    /// The row's name.
+    /// Name of this replica, which is the row's.
     pub proxy_id: String,
     /// Where this replica's admin API is reached.
     pub admin_url: Option<String>,
@@ -76,6 +76,6 @@ pub struct RegistrySettings {
     pub node_ip: Option<IpAddr>,
     /// Time between two heartbeats.
     pub interval: Duration,
-    /// Version of this program.
+    /// Version of this binary.
     pub version: String,
 }

@@ -33,7 +33,7 @@ pub(crate) enum StateEvent {
     Deleted { at: EventMark },
 }
 
-/// What an event did.
+/// How an event changed the state of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct StateChange {
     /// The state is another than before.
@@ -204,7 +204,7 @@ impl KnownState {
     }
 }
 
-/// The table, bounded by use.
+/// The states of all sandboxes, the least used of which are evicted.
 pub(crate) struct StateTable {
     known: Cache<SandboxId, KnownState, UnitWeighter, ahash::RandomState>,
     marks: AtomicU64,
@@ -225,22 +225,22 @@ impl StateTable {
         Self { known, marks: AtomicU64::new(0), follow }
     }
 
-    /// The mark of now, for a read that begins.
+    /// The current mark, for a read that begins.
     pub(crate) fn mark(&self) -> EventMark {
         self.marks.load(Ordering::SeqCst)
     }
 
-    /// A new mark, for an event.
+    /// The next mark, for an event that happens now.
     pub(crate) fn next_mark(&self) -> EventMark {
         self.marks.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// What is known; counts as use.
+    /// What is known of a sandbox; counts as a use of it.
     pub(crate) fn get(&self, id: &SandboxId) -> Option<KnownState> {
         self.known.get(id)
     }
 
-    /// What is known; no use of it.
+    /// What is known of a sandbox; does not count as a use of it.
     pub(crate) fn peek(&self, id: &SandboxId) -> Option<KnownState> {
         self.known.peek(id)
     }

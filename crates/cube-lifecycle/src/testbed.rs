@@ -133,7 +133,7 @@ pub(crate) enum Behaviour {
     Respond(u16),
     /// Responds with it once [`ResumeServer::release`] says so.
     RespondWhenReleased(u16),
-    /// Says nothing.
+    /// Never responds.
     Silent,
     /// Closes without a response.
     Close,

@@ -16,24 +16,24 @@ pub enum FieldValue<T> {
     Missing,
     /// Present but not of the field's type: `310508`.
     Malformed,
-    /// Good.
+    /// Present and well-formed.
     Value(T),
 }
 
 /// The lifecycle state of a sandbox (lifecycle.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SandboxState {
-    /// Serving.
+    /// It serves requests.
     Running,
-    /// On its way to sleep.
+    /// It is being paused.
     Pausing,
-    /// Asleep.
+    /// It is paused.
     Paused,
-    /// Waking.
+    /// It is being resumed.
     Resuming,
-    /// Being removed.
+    /// It is being removed.
     Killing,
-    /// Removed.
+    /// It was removed.
     Killed,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for SandboxState {
 /// A lifecycle state as another component wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// One of the six.
+    /// One of the six states.
     Known(SandboxState),
     /// A word that is not one of the six: requests pass the gate, with a warning.
     Unknown,
@@ -139,11 +139,11 @@ impl fmt::Display for RecordWarning {
 /// A sandbox as the store knows it. Equal: every field that is read says the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SandboxRecord {
-    /// Address of the node.
+    /// Address of the node that the sandbox runs on.
     pub host_ip: FieldValue<IpAddr>,
     /// Address of the sandbox on its node.
     pub sandbox_ip: FieldValue<IpAddr>,
-    /// Who may reach it.
+    /// Who may reach the sandbox.
     pub access: Access,
     /// What the sandbox sees as Host; missing: the client's own.
     pub mask_request_host: FieldValue<HostMask>,

@@ -9,7 +9,7 @@ use cube_route::Port;
 
 use crate::{HostMask, SandboxState};
 
-/// A field that is read.
+/// A field of a record that the proxy reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordField {
     /// `HostIP`: the address of the node.
@@ -111,7 +111,7 @@ pub enum FieldError {
     /// It is read, and no record may have this value.
     #[error("{field} {what}")]
     Value {
-        /// Which one.
+        /// The field.
         field: RecordField,
         /// What its value must be; never the value.
         what: &'static str,
@@ -121,7 +121,7 @@ pub enum FieldError {
     Near {
         /// The name as it was written.
         name: String,
-        /// The one that is near.
+        /// The field whose name is near.
         near: RecordField,
     },
     /// It is ignored, and looks like a port.

@@ -47,7 +47,7 @@ impl StoreError {
 /// a session that is over, or while there was none, may have changed without notice.
 pub type TrackingSession = NonZeroU64;
 
-/// What one lookup read.
+/// What one read of a sandbox found in the store.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// The record under the first key that is not empty; `None`: there is no such sandbox.
@@ -80,7 +80,7 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// Reads record and lifecycle state of one sandbox, all its keys in one round trip.
     ///
     /// # Errors
-    /// Any [`StoreError`]; an error on a key is an error even when a lower key answers.
+    /// Any [`StoreError`]; an error on a key is an error even where a key of lower precedence could be read.
     async fn fetch(&self, id: &SandboxId) -> Result<Snapshot, StoreError>;
 
     /// The node addresses that must not be dialled. Members that are no address are left out.
@@ -89,7 +89,7 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// Any [`StoreError`].
     async fn faulty_nodes(&self) -> Result<HashSet<IpAddr>, StoreError>;
 
-    /// Changes from now on.
+    /// Subscribes to changes from now on.
     fn subscribe(&self) -> broadcast::Receiver<StoreEvent>;
 
     /// The session of the invalidation channel, or `None` while changes are not pushed. One
@@ -100,7 +100,7 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// not wait for another. One atomic load.
     fn failing(&self) -> bool;
 
-    /// Whether the store has answered at least once (readiness).
+    /// Whether a lookup has succeeded at least once, which readiness waits for.
     fn has_responded(&self) -> bool;
 
     /// Ids of all records, for operators; may be long.

@@ -39,7 +39,7 @@ impl Document {
         })
     }
 
-    /// The text of this document.
+    /// Writes the document as YAML.
     pub(crate) fn write(&self) -> Result<String, String> {
         serde_yaml::to_string(self).map_err(|error| error.to_string())
     }

@@ -37,11 +37,11 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Where things are in the file, as indices of lines; ends are exclusive.
+/// The lines of the section `sandboxes` and of a record in it; ends are exclusive.
 struct RecordLocation {
     section: usize,
     end: usize,
-    /// Spaces before an id.
+    /// How many spaces stand before a sandbox id.
     indent: usize,
     record: Option<(usize, usize)>,
 }
@@ -132,7 +132,7 @@ pub(crate) fn has_comments(text: &str) -> bool {
     text.lines().any(|line| line.trim_start().starts_with('#') || line.contains(" #"))
 }
 
-/// ` # ...` after a value.
+/// The comment after a value, with the space before it.
 fn trailing_comment(line: &str) -> Option<&str> {
     let at = line.rfind(" #")?;
     let before = line.get(..at)?;

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use nix::sys::socket::SockaddrStorage;
 
-/// Where clouds answer whoever asks from inside a machine, with that machine's credentials:
+/// Where clouds hand a machine's credentials to whoever asks from inside of it:
 /// metadata services, credential endpoints of container services, and the host agents beside them.
 /// Never dialled, not even when a configured list names them.
 const METADATA_ADDRESSES: [IpAddr; 15] = [
@@ -60,9 +60,9 @@ const fn v6(s: [u16; 8]) -> IpAddr {
 /// Which field of the record an address comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressKind {
-    /// HostIP and a mapped port.
+    /// The node: HostIP, with a mapped port.
     Node,
-    /// SandboxIP and the container port.
+    /// The sandbox itself: SandboxIP, with the container port.
     Sandbox,
 }
 
@@ -116,7 +116,7 @@ impl fmt::Display for DialRefusal {
     }
 }
 
-/// The address guard.
+/// Decides which addresses may be dialled (metadata.md "Route").
 #[derive(Debug)]
 pub struct AddressGuard {
     cidrs: Option<Vec<IpNet>>,

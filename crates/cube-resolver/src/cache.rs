@@ -12,7 +12,7 @@ use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter};
 use crate::freshness::Freshness;
 use crate::{ResolverError, RouteEntry};
 
-/// The most ids kept that have no sandbox: enough for a scan to be answered from memory for the
+/// The most ids kept that have no sandbox: enough for a scan to be served from memory for the
 /// time a negative entry lives, at some 100 bytes each.
 const NEGATIVES: usize = 200_000;
 
@@ -123,7 +123,7 @@ impl RouteCache {
         self.negatives.insert(id.clone(), Arc::new(freshness));
     }
 
-    /// Forgets that there is none.
+    /// Forgets that there is no such sandbox.
     pub(crate) fn remove_unknown(&self, id: &str) {
         self.negatives.remove(id);
     }

@@ -31,20 +31,20 @@ const MAX_QUEUED: usize = if cfg!(test) { 1000 } else { 1_000_000 };
 struct RereadQueue {
     /// Waiting to be read, the longest first: a sandbox that changes again meanwhile is read once.
     queue: VecDeque<SandboxId>,
-    /// The same ones.
+    /// The sandboxes in `queue`.
     queued: HashSet<SandboxId, ahash::RandomState>,
     /// Changes that found no room in the queue.
     dropped: u64,
     /// Each returns whether the store could be read.
     reads: JoinSet<bool>,
-    /// What each of them reads.
+    /// The sandbox that each task of `reads` reads.
     tasks: HashMap<Id, SandboxId>,
     /// The same ones, each with whether it changed again meanwhile: a sandbox that keeps changing takes
     /// one read, not all.
     reading: HashMap<SandboxId, bool, ahash::RandomState>,
     /// Each finds what must be read after everything was invalidated.
     sweeps: JoinSet<Vec<SandboxId>>,
-    /// Failed, to be tried again.
+    /// Reads that failed and are to be tried again.
     failed: HashSet<SandboxId>,
 }
 

@@ -62,13 +62,13 @@ impl Revision {
 /// resolver takes that as a sign of interest, and reads again at once what was changed under it.
 #[derive(Debug)]
 pub struct RouteEntry {
-    /// Whose it is.
+    /// The sandbox's id.
     pub id: SandboxId,
-    /// What the store said.
+    /// The record as it was read.
     pub record: SandboxRecord,
     /// The generation of the sandbox that this record belongs to.
     pub generation: Generation,
-    /// The content of the record.
+    /// Changes with the content of the record.
     pub revision: Revision,
     pub(crate) freshness: Freshness,
     /// Handed on from reading to reading: as long as a request holds an older reading, there is

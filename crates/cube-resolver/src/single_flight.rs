@@ -22,13 +22,13 @@ type Waiters = watch::Sender<Option<LookupResult>>;
 
 /// A read under way or about to begin.
 struct ReadInFlight {
-    /// Those who wait for it.
+    /// The callers that wait for its result.
     waiters: Waiters,
     /// The tracking epoch in which it began; none until it begins.
     begun: Option<TrackingEpoch>,
     /// The sandbox changed since it began: its result is not served to those who come now.
     invalidated: bool,
-    /// Those who wait for the read after it.
+    /// The callers that wait for the read after it.
     next: Option<Waiters>,
 }
 
@@ -45,9 +45,9 @@ pub(crate) enum ReadDemand {
 
 /// What [`Resolver::join`] gives.
 pub(crate) enum JoinedRead {
-    /// It was in memory after all.
+    /// It was in the cache by now.
     Known(Lookup),
-    /// It is being read.
+    /// It is being read; the result will come here.
     Waiting(watch::Receiver<Option<LookupResult>>),
 }
 

@@ -22,7 +22,7 @@ use crate::{Lookup, Resolver, Revocation, RouteEntry, Settings};
 
 pub(crate) type Fields = Vec<(String, String)>;
 
-/// The store.
+/// A store whose records, errors and pushes the test decides.
 pub(crate) struct ScriptedStore {
     pub(crate) records: Mutex<HashMap<SandboxId, Fields>>,
     reads: Mutex<HashMap<SandboxId, usize>>,
@@ -128,7 +128,7 @@ impl MetadataStore for ScriptedStore {
     }
 }
 
-/// Notes what it is shown.
+/// An observer that records what it sees.
 #[derive(Default)]
 pub(crate) struct RecordingObserver {
     pub(crate) observed: Mutex<Vec<(SandboxId, bool)>>,

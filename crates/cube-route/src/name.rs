@@ -30,7 +30,7 @@ pub enum NameError {
 pub struct SandboxId(Arc<str>);
 
 impl SandboxId {
-    /// Checks and folds `text`.
+    /// Checks `text` and folds it to lower case.
     ///
     /// # Errors
     /// [`NameError::Id`] when it is empty, too long or has a byte that no id has.

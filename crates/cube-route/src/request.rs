@@ -18,7 +18,7 @@ pub(crate) static SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbo
 /// Which kind of listener took the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenerKind {
-    /// HTTP or HTTPS.
+    /// A listener for HTTP or HTTPS.
     Data,
     /// The plaintext HTTP/2 listener for gRPC, where a host may do without a domain.
     Grpc,
@@ -42,12 +42,12 @@ pub struct RequestHead<'a> {
     pub listener: ListenerKind,
 }
 
-/// A well-formed request.
+/// A well-formed request, and the sandbox that it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParsedRequest<'a> {
     /// The client's Host (on HTTP/2 its `:authority`), as sent.
     pub host: &'a str,
-    /// The same, taken apart.
+    /// The same host, parsed.
     pub client_host: ClientHost<'a>,
     /// Path and query in origin form, the client's bytes; `*` with OPTIONS.
     pub origin_form: Cow<'a, [u8]>,
@@ -62,7 +62,7 @@ pub struct SandboxTarget {
     pub id: SandboxId,
     /// The port inside it.
     pub port: Port,
-    /// How they were named.
+    /// In which form the request named them.
     pub form: RoutingForm,
     /// Bytes of `/sandbox/<id>/<port>` at the head of the origin form; 0 but in the path form.
     prefix_len: u8,
@@ -130,7 +130,7 @@ pub fn parse_request<'a>(head: &RequestHead<'a>, rules: &Rules) -> Result<Parsed
     Ok(ParsedRequest { host: text, client_host: host, origin_form, target })
 }
 
-/// The one Host of the request.
+/// The request's single Host.
 fn parse_host<'a>(head: &RequestHead<'a>) -> Result<(&'a str, ClientHost<'a>), BadRequest> {
     let parse = |text: &'a str| {
         if text.is_empty() {

@@ -7,7 +7,7 @@ use http::{Method, Version};
 use crate::error::BadRequest;
 use crate::host::ClientHost;
 
-/// A request target, checked.
+/// A request target whose bytes and form were checked.
 pub(crate) struct RawTarget<'a> {
     /// Authority and default port of an absolute-form target.
     pub(crate) authority: Option<(ClientHost<'a>, u16)>,

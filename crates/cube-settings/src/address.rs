@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::ser::{Serialize, Serializer};
 
-use crate::{Described, Wire};
+use crate::{Described, FileForm};
 
 /// A network such as `10.0.0.0/8`, or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Described for Network {
     }
 }
 
-impl Wire<Vec<IpNet>> for Vec<Network> {
+impl FileForm<Vec<IpNet>> for Vec<Network> {
     fn read(self) -> Vec<IpNet> {
         self.into_iter().map(|Network(network)| network).collect()
     }
@@ -112,7 +112,7 @@ impl Described for PortRange {
     }
 }
 
-impl Wire<RangeInclusive<u16>> for PortRange {
+impl FileForm<RangeInclusive<u16>> for PortRange {
     fn read(self) -> RangeInclusive<u16> {
         self.0
     }

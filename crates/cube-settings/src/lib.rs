@@ -14,7 +14,7 @@ mod units;
 
 pub use address::{Network, PortRange};
 pub use secret::Secret;
-pub use section::{KeyOf, Section, Takes, Wire};
+pub use section::{FileForm, KeyOf, Section, Takes};
 pub use units::{Auto, Count, Described, NonZeroCount, NonZeroSpan, Size, Span, ZeroIsNone};
 
 #[doc(hidden)]

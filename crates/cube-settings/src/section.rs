@@ -34,7 +34,7 @@ pub trait Section: Sized + 'static {
 }
 
 /// How a value of `T` is written in the file.
-pub trait Wire<T>: Described {
+pub trait FileForm<T>: Described {
     /// The value.
     fn read(self) -> T;
 
@@ -42,7 +42,7 @@ pub trait Wire<T>: Described {
     fn write(value: &T) -> Self;
 }
 
-impl<T, W: Wire<T>> Wire<Option<T>> for Option<W> {
+impl<T, W: FileForm<T>> FileForm<Option<T>> for Option<W> {
     fn read(self) -> Option<T> {
         self.map(W::read)
     }
@@ -55,7 +55,7 @@ impl<T, W: Wire<T>> Wire<Option<T>> for Option<W> {
 /// Values that are written as they are.
 macro_rules! as_they_are {
     ($($kind:ty),*) => {
-        $(impl Wire<$kind> for $kind {
+        $(impl FileForm<$kind> for $kind {
             fn read(self) -> $kind {
                 self
             }
@@ -89,7 +89,7 @@ macro_rules! choice {
             }
         }
 
-        impl $crate::Wire<$name> for $name {
+        impl $crate::FileForm<$name> for $name {
             fn read(self) -> $name {
                 self
             }
@@ -152,7 +152,7 @@ macro_rules! section {
 
             impl Written {
                 fn of(settings: &$name) -> Self {
-                    Self { $($key: $crate::Wire::<$kind>::write(&settings.$key),)+ }
+                    Self { $($key: $crate::FileForm::<$kind>::write(&settings.$key),)+ }
                 }
             }
 
@@ -166,7 +166,7 @@ macro_rules! section {
                 fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> ::core::result::Result<Self, D::Error> {
                     let written = <Written as serde::Deserialize>::deserialize(deserializer)?;
                     Ok(Self {
-                        $($key: $crate::Wire::<$kind>::read(written.$key),)+
+                        $($key: $crate::FileForm::<$kind>::read(written.$key),)+
                         $($($other: $other_default,)+)?
                     })
                 }

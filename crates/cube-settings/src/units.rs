@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use crate::Wire;
+use crate::FileForm;
 
 /// No time of the configuration is longer: beyond it sums with a clock could overflow.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -169,7 +169,7 @@ impl Serialize for NonZeroCount {
     }
 }
 
-impl Wire<Duration> for Span {
+impl FileForm<Duration> for Span {
     fn read(self) -> Duration {
         self.0
     }
@@ -179,7 +179,7 @@ impl Wire<Duration> for Span {
     }
 }
 
-impl Wire<Duration> for NonZeroSpan {
+impl FileForm<Duration> for NonZeroSpan {
     fn read(self) -> Duration {
         self.0.0
     }
@@ -189,7 +189,7 @@ impl Wire<Duration> for NonZeroSpan {
     }
 }
 
-impl Wire<u64> for Size {
+impl FileForm<u64> for Size {
     fn read(self) -> u64 {
         self.0
     }
@@ -199,7 +199,7 @@ impl Wire<u64> for Size {
     }
 }
 
-impl Wire<usize> for Size {
+impl FileForm<usize> for Size {
     fn read(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -209,7 +209,7 @@ impl Wire<usize> for Size {
     }
 }
 
-impl Wire<usize> for Count {
+impl FileForm<usize> for Count {
     fn read(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -219,7 +219,7 @@ impl Wire<usize> for Count {
     }
 }
 
-impl Wire<usize> for NonZeroCount {
+impl FileForm<usize> for NonZeroCount {
     fn read(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -229,7 +229,7 @@ impl Wire<usize> for NonZeroCount {
     }
 }
 
-impl Wire<u32> for NonZeroCount {
+impl FileForm<u32> for NonZeroCount {
     fn read(self) -> u32 {
         self.0
     }
@@ -261,7 +261,7 @@ impl<W: Described> Described for ZeroIsNone<W> {
     }
 }
 
-impl<T: Copy + Default + PartialEq, W: Wire<T>> Wire<Option<T>> for ZeroIsNone<W> {
+impl<T: Copy + Default + PartialEq, W: FileForm<T>> FileForm<Option<T>> for ZeroIsNone<W> {
     fn read(self) -> Option<T> {
         Some(self.0.read()).filter(|value| *value != T::default())
     }
@@ -314,7 +314,7 @@ impl<T: PartialEq> PartialEq for Auto<T> {
 
 impl<T: Eq> Eq for Auto<T> {}
 
-impl<T: Default, W: Wire<T>> Wire<Auto<T>> for Option<W> {
+impl<T: Default, W: FileForm<T>> FileForm<Auto<T>> for Option<W> {
     fn read(self) -> Auto<T> {
         match self {
             Some(written) => Auto { value: written.read(), follows: false },
@@ -441,7 +441,7 @@ mod tests {
         let read =
             |text: &str| -> Option<u64> { serde_yaml::from_str::<ZeroIsNone<Size>>(text).unwrap().read() };
         assert_eq!((read("0"), read("1KiB")), (None, Some(1024)));
-        let text = serde_yaml::to_string(&<ZeroIsNone<u32> as Wire<Option<u32>>>::write(&None)).unwrap();
+        let text = serde_yaml::to_string(&<ZeroIsNone<u32> as FileForm<Option<u32>>>::write(&None)).unwrap();
         assert_eq!(text, "0\n");
     }
 

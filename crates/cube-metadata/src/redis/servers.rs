@@ -33,7 +33,7 @@ pub(crate) struct Reply {
 
 pub(crate) struct Servers {
     map: Arc<watch::Sender<Arc<SlotMap>>>,
-    /// Whether Sentinels or Cluster answer; never fails with a single server.
+    /// Whether Sentinels or Cluster can be asked; always healthy with a single server.
     discovery: Arc<Health>,
     rediscover: Arc<Notify>,
     command_timeout: Duration,
@@ -73,7 +73,7 @@ impl SlotMap {
 }
 
 impl Servers {
-    /// Connects in the background.
+    /// Begins to connect; the connections are made in the background.
     pub(crate) fn start(connector: Connector, shared: Arc<StoreContext>) -> Self {
         let target = connector.target();
         let told =
@@ -238,7 +238,7 @@ struct Topology {
     map: Arc<watch::Sender<Arc<SlotMap>>>,
     connector: Connector,
     shared: Arc<StoreContext>,
-    /// Nodes so far; their numbers.
+    /// Nodes made so far: the number of the last one.
     nodes: u64,
 }
 

@@ -78,7 +78,7 @@ pub(crate) enum Layout {
     Cluster,
 }
 
-/// Where the settings lead.
+/// Servers, credentials and TLS, as URL and settings say together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConnectionTarget {
     pub(crate) layout: Layout,
