@@ -10,6 +10,7 @@ mod exchange;
 mod gateway;
 mod limits;
 mod metrics;
+mod preview;
 mod processes;
 mod proxy;
 mod reconfigure;
@@ -42,6 +43,7 @@ pub use metrics::{
     ConnectOutcome, ConnectionLimit, Direction, EdgeMetrics, Finished, FormClass, GaugeGuard, ListenerClass,
     MethodClass, ProtocolClass, RouteClass, TlsOutcome,
 };
+pub use preview::{PreviewResult, PreviewSettings};
 pub use processes::{Counted, CountedProcess, Ledger, LinkedProcess, ProcessStanding, Processes};
 pub use proxy::hooks::SandboxProxy;
 pub use reconfigure::Reconfiguration;

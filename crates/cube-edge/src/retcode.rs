@@ -23,6 +23,8 @@ macro_rules! retcodes {
 retcodes! {
     /// A browser that navigates is sent to another place.
     Redirected = 310302,
+    /// A browser that opens a preview link is sent to the same without its ticket.
+    PreviewRedirected = 310303,
     /// The request names no sandbox, or is malformed.
     BadRequest = 310400,
     /// Traffic token missing or wrong.

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use crate::connection::ConnectionSettings;
 use crate::error_response;
 use crate::limits::settings::Limits;
+use crate::preview::PreviewSettings;
 use crate::tls_trust::TlsTrust;
 
 /// The settings of the edge (config.md; the names are the configuration's).
@@ -33,6 +34,8 @@ pub struct Settings {
     pub envd_control_from: Option<Vec<IpNet>>,
     /// `routing.control_plane`.
     pub control_plane: Option<ControlPlaneSettings>,
+    /// `previews`.
+    pub previews: PreviewSettings,
     /// `errors`.
     pub answers: error_response::Settings,
     /// `traffic_token.exempt_ports`, the dialect's default applied.

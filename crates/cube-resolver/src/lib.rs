@@ -31,4 +31,4 @@ pub use revocation::Revocation;
 pub use route::{Route, RouteError, route};
 pub use route_entry::{Generation, Inspection, Lookup, Revision, RouteEntry};
 pub use settings::{ResolverError, Settings};
-pub use traffic_token::{TokenVerdict, authorise};
+pub use traffic_token::{TokenVerdict, authorise, presents_token};

@@ -49,6 +49,12 @@ pub fn authorise(record: &SandboxRecord, headers: &HeaderMap) -> TokenVerdict {
     }
 }
 
+/// Whether a request has one of the token headers, whatever is in it: then that alone counts.
+#[must_use]
+pub fn presents_token(headers: &HeaderMap) -> bool {
+    HEADERS.iter().any(|name| headers.contains_key(name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@
 //! [`parse_request`] turns a request head into a [`ParsedRequest`] under the [`Rules`] of the configuration.
 //! [`forwarded_headers`] and [`RequestRewrite`] say what the sandbox sees of it, [`ResponseRewrite`] what
 //! the client sees of the response, [`envd_control_route`] which requests are the control plane's alone.
+//! [`preview`] has the links that open a private sandbox in a browser (previews.md).
 
 mod absolute_url;
 mod byte_class;
@@ -14,6 +15,7 @@ mod error;
 pub mod forwarded_headers;
 mod host;
 mod name;
+pub mod preview;
 mod request;
 mod request_rewrite;
 mod response_rewrite;

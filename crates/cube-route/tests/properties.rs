@@ -271,3 +271,69 @@ proptest! {
         }
     }
 }
+
+mod preview {
+    use cube_route::preview::query::{PARAMETER, take_parameter};
+    use cube_route::preview::{Ticket, TicketCheck, TicketPort, TicketVerdict, cookie};
+    use cube_route::{Port, SandboxId};
+    use proptest::prelude::*;
+
+    fn check<'a>(id: &'a SandboxId, token: &'a [u8], now: u64) -> TicketCheck<'a> {
+        let port = Port::new(3000).unwrap();
+        TicketCheck { id, port, now, max_ttl: 86_400, token: Some(token), stand_in: &[0; 32] }
+    }
+
+    proptest! {
+        /// Nothing but the one ticket that the token makes is right, however close it comes.
+        #[test]
+        fn what_is_no_ticket_opens_nothing(
+            token in proptest::collection::vec(any::<u8>(), 16..80),
+            at in any::<prop::sample::Index>(),
+            byte in any::<u8>(),
+            noise in proptest::collection::vec(any::<u8>(), 0..140),
+        ) {
+            let id = SandboxId::parse("abc").unwrap();
+            let good = Ticket::make(&token, &id, TicketPort::Any, 1_000_060).into_bytes();
+            let check = check(&id, &token, 1_000_000);
+            prop_assert_eq!(check.judge(&good), TicketVerdict::Right(1_000_060));
+            prop_assert_eq!(check.judge(&noise), TicketVerdict::Wrong);
+            let mut changed = good.clone();
+            changed[at.index(good.len())] = byte;
+            if changed != good {
+                prop_assert_eq!(check.judge(&changed), TicketVerdict::Wrong);
+            }
+            let mut longer = good.clone();
+            longer.push(byte);
+            prop_assert_eq!(check.judge(&longer), TicketVerdict::Wrong);
+        }
+
+        /// The parameter goes from wherever it stands among other pairs, and they stay as they are.
+        #[test]
+        fn a_target_without_the_parameter_keeps_the_rest(
+            pairs in proptest::collection::vec("[a-z%=;?/]{0,6}", 1..5),
+            at in any::<prop::sample::Index>(),
+        ) {
+            let mut with = pairs.clone();
+            with.insert(at.index(pairs.len() + 1), format!("{PARAMETER}=t"));
+            let target = format!("/p?{}", with.join("&"));
+            let (rest, _) = take_parameter(target.as_bytes()).unwrap();
+            let want = pairs.join("&");
+            let want = if want.is_empty() { "/p".to_owned() } else { format!("/p?{want}") };
+            prop_assert_eq!(String::from_utf8(rest.clone()).unwrap(), want);
+            prop_assert_eq!(take_parameter(&rest), None);
+        }
+
+        /// No ticket's cookie is left, and nothing else is lost.
+        #[test]
+        fn cookies_without_a_ticket_keep_the_others(
+            pairs in proptest::collection::vec("[ab]{1,2}=[a-z =]{0,4}[a-z]|cube-preview=[a-z]{0,3}|__Host-cube-preview=x", 1..6),
+        ) {
+            let value = pairs.join("; ");
+            let kept: Vec<&str> =
+                pairs.iter().map(String::as_str).filter(|pair| !pair.contains("cube-preview")).collect();
+            let want = (kept.len() != pairs.len()).then(|| kept.join("; "));
+            let left = cookie::without_tickets(value.as_bytes()).map(|left| String::from_utf8(left).unwrap());
+            prop_assert_eq!(left, want);
+        }
+    }
+}

@@ -51,7 +51,16 @@ pub const SECRETS: [&str; 3] = ["example-token", "example-admin-token", "hush"];
 
 /// The first line of `text` that has a secret in it.
 fn leak(text: &str) -> Option<&str> {
-    text.lines().find(|line| SECRETS.iter().any(|secret| line.contains(secret)))
+    text.lines().find(|line| SECRETS.iter().any(|secret| line.contains(secret)) || has_ticket(line))
+}
+
+/// Whether the ticket of a preview link is in `line`.
+fn has_ticket(line: &str) -> bool {
+    line.match_indices("v1.").any(|(at, start)| {
+        let rest = line.get(at + start.len()..).unwrap_or_default();
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        digits >= 9 && rest[digits..].starts_with('.')
+    })
 }
 
 /// A line of the access log.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use cube_route::preview::query::PARAMETER;
 use percent_encoding::percent_decode;
 
 /// What stands in place of a secret.
@@ -34,25 +35,51 @@ impl Redactor {
             return Cow::Borrowed(target);
         }
         let mut out = path.to_vec();
+        let mut hidden = false;
         for pair in pairs() {
-            let Some(key) = self.secret(pair) else {
-                out.extend_from_slice(pair);
-                continue;
-            };
-            out.extend_from_slice(key);
-            out.push(b'=');
-            out.extend_from_slice(REPLACED);
-            out.extend(pair.last().filter(|b| SEPARATORS.contains(b)));
+            let end = pair.last().filter(|b| SEPARATORS.contains(b));
+            match self.secret(pair) {
+                // What the proxy takes for the ticket ends at `&` alone.
+                _ if hidden => {}
+                Some(Secret::Ticket) => {
+                    out.extend_from_slice(PARAMETER.as_bytes());
+                    out.extend_from_slice(b"=-");
+                    hidden = true;
+                }
+                Some(Secret::Configured(key)) => {
+                    out.extend_from_slice(key);
+                    out.push(b'=');
+                    out.extend_from_slice(REPLACED);
+                    out.extend(end);
+                }
+                None => out.extend_from_slice(pair),
+            }
+            if hidden && end == Some(&b'&') {
+                out.push(b'&');
+                hidden = false;
+            }
         }
         Cow::Owned(out)
     }
 
-    /// The key of `pair` as written, if it is one whose value is secret.
-    fn secret<'a>(&self, pair: &'a [u8]) -> Option<&'a [u8]> {
+    /// What is secret about `pair`.
+    fn secret<'a>(&self, pair: &'a [u8]) -> Option<Secret<'a>> {
         let key = pair.split(|b| *b == b'=').next().filter(|key| key.len() < pair.len())?;
         let decoded = percent_decode(key).map(|b| b.to_ascii_lowercase());
-        self.keys.iter().any(|secret| decoded.clone().eq(secret.iter().copied())).then_some(key)
+        if decoded.clone().eq(PARAMETER.bytes()) {
+            return Some(Secret::Ticket);
+        }
+        let configured = self.keys.iter().any(|secret| decoded.clone().eq(secret.iter().copied()));
+        configured.then_some(Secret::Configured(key))
     }
+}
+
+/// What of a query is not written.
+enum Secret<'a> {
+    /// The ticket of a preview link, whatever is configured.
+    Ticket,
+    /// The value of this key, as written.
+    Configured(&'a [u8]),
 }
 
 #[cfg(test)]
@@ -80,6 +107,28 @@ mod tests {
             ("/p?token=", "/p?token=***"),
         ] {
             assert_eq!(redacted(target), want);
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_never_written_however_it_is_hidden() {
+        for (target, want) in [
+            ("/?cube_preview=t", "/?cube_preview=-"),
+            ("/p?a=1&cube_preview=t&b=2", "/p?a=1&cube_preview=-&b=2"),
+            ("/p?%63ube_Preview=t&b=2", "/p?cube_preview=-&b=2"),
+            ("/p?a;cube_preview=t", "/p?a;cube_preview=-"),
+            ("/p?a?cube_preview=t", "/p?a?cube_preview=-"),
+            ("/p?a#cube_preview=t", "/p?a#cube_preview=-"),
+            ("/p?cube_preview=t;u?v#w&b", "/p?cube_preview=-&b"),
+            ("/p?cube_preview=t;token=x&token=y", "/p?cube_preview=-&token=***"),
+            ("/p?cube_preview=t&cube_preview=u", "/p?cube_preview=-&cube_preview=-"),
+            ("/p?cube_preview=&x", "/p?cube_preview=-&x"),
+        ] {
+            assert_eq!(redacted(target), want);
+            assert_eq!(
+                Redactor::new(&[]).redact(target.as_bytes()),
+                redacted(target).replace("***", "y").as_bytes()
+            );
         }
     }
 

@@ -7,16 +7,18 @@ use std::sync::Arc;
 
 use cube_lifecycle::GateForecast;
 use cube_metadata::{Access, FieldValue};
-use cube_resolver::{Lookup, Route, RouteEntry, RouteError, TokenVerdict};
-use cube_route::{ListenerKind, Port, RequestHead, SandboxTarget, envd_control_route};
+use cube_resolver::{Lookup, Route, RouteEntry, RouteError};
+use cube_route::{ClientHost, ListenerKind, Port, RequestHead, SandboxTarget, envd_control_route};
 use http::{Method, Version, header};
 use serde_json::{Map, Value, json};
 
 use super::ExplainQuery;
 use super::routes;
-use crate::error_response::{ProxyError, ResponseFormat, is_preflight, render};
+use crate::error_response::{ProxyError, Reason, ResponseFormat, is_preflight, render};
+use crate::preview::{Presented, PreviewHead, PreviewResult, Refusal, Right, judge};
 use crate::proxy::access;
 use crate::proxy::state::ProxyState;
+use crate::retcode::Retcode;
 use crate::settings::Settings;
 
 /// What was found, in order, and the response it leads to.
@@ -30,8 +32,18 @@ pub(crate) struct Explanation {
 
 /// Where a request goes in the end.
 enum End {
-    Sandbox { target: SandboxTarget, route: Route, host: String, path: String, after: Option<&'static str> },
-    ControlPlane { address: String },
+    Sandbox {
+        target: SandboxTarget,
+        route: Route,
+        host: String,
+        path: String,
+        after: Option<&'static str>,
+    },
+    ControlPlane {
+        address: String,
+    },
+    /// A browser is sent to the same, with the ticket in a cookie.
+    WithoutTicket,
 }
 
 /// As what node a request is judged. Without `node_ip` that is the local address of its connection,
@@ -128,7 +140,9 @@ impl Explanation {
         *named = Some(target.clone());
         self.limits(settings, question, Some(&target))?;
         let entry = self.lookup_record(state, &target).await?;
-        self.token(settings, question, &target, &entry)?;
+        if !self.token(settings, question, &target, &entry)? {
+            return Ok(End::WithoutTicket);
+        }
         if let Some(limit) = settings.limits.requests_per_sandbox {
             let running = state.active_requests.count(&target.id);
             let values = json!({ "running": running, "limit": limit });
@@ -145,6 +159,7 @@ impl Explanation {
             Some(masked) => crate::proxy::state::header_text(&masked).to_owned(),
             None => text(question.headers.get(header::HOST)),
         };
+        // The path alone, which no ticket is in.
         let path = target.upstream_target(question.target.as_bytes());
         let path = path.split(|b| *b == b'?').next().map(|path| String::from_utf8_lossy(path).into_owned());
         Ok(End::Sandbox { target, route, host, path: path.unwrap_or_default(), after })
@@ -275,30 +290,47 @@ impl Explanation {
         Ok(found.entry)
     }
 
+    /// Says by which right the request passes, and no ticket. `true`: it goes on; else it is sent to the same
+    /// without its ticket.
     fn token(
         &mut self,
         settings: &Settings,
         question: &ExplainQuery,
         target: &SandboxTarget,
         entry: &RouteEntry,
-    ) -> Result<(), ProxyError> {
-        let (says, error) = if settings.exempt_ports.contains(&target.port) {
-            ("not asked for on this port (traffic_token.exempt_ports)", None)
-        } else {
-            match cube_resolver::authorise(&entry.record, &question.headers) {
-                TokenVerdict::Authorised if matches!(entry.record.access, Access::Public) => {
-                    ("not needed: the sandbox is public", None)
-                }
-                TokenVerdict::Authorised => ("right", None),
-                TokenVerdict::Missing => ("needed, and none is presented", Some(ProxyError::TokenMissing)),
-                TokenVerdict::Wrong if matches!(entry.record.access, Access::Closed) => {
-                    ("needed, and the record has none: nobody gets in", Some(ProxyError::TokenWrong))
-                }
-                TokenVerdict::Wrong => ("the one that is presented is wrong", Some(ProxyError::TokenWrong)),
+    ) -> Result<bool, ProxyError> {
+        let record = &entry.record;
+        let presented = presented(settings, question, target);
+        let judged = judge(
+            &settings.previews,
+            target,
+            settings.exempt_ports.contains(&target.port),
+            Some(record),
+            &question.headers,
+            presented.as_ref(),
+        );
+        let closed = matches!(record.access, Access::Closed);
+        let says = match (judged.right, judged.result) {
+            (Ok(Right::ExemptPort), _) => "not asked for on this port (traffic_token.exempt_ports)",
+            (Ok(Right::Public), _) => "not needed: the sandbox is public",
+            (Ok(Right::Token), _) => "right",
+            (Ok(Right::Query(_)), _) => "the preview ticket in the query is right",
+            (Ok(Right::Cookie), _) => "the preview ticket in a cookie is right",
+            (Err(Refusal::Expired), _) => "the preview ticket has expired",
+            (Err(_), Some(PreviewResult::CrossSite)) => {
+                "a preview ticket is in a cookie, and another site may have made the browser send it"
             }
+            (Err(_), Some(_)) if closed => "needed, and the record has none: nobody gets in",
+            (Err(_), Some(_)) => "the preview ticket opens nothing here",
+            (Err(Refusal::Missing), None) => "needed, and none is presented",
+            (Err(Refusal::Wrong), None) if closed => "needed, and the record has none: nobody gets in",
+            (Err(Refusal::Wrong), None) => "the one that is presented is wrong",
         };
-        self.step("token", error.is_none(), says, Value::Null);
-        error.map_or(Ok(()), Err)
+        let result = judged.result.map(PreviewResult::as_str);
+        let values = result.map_or(Value::Null, |result| json!({ "preview": result }));
+        self.step("token", judged.right.is_ok(), says, values);
+        let redirects = |right| presented.is_some_and(|one| one.redirects(right, &settings.previews));
+        judged.right.map(|right| !redirects(right)).map_err(Refusal::error)
     }
 
     /// What the request would be held for.
@@ -395,6 +427,14 @@ impl Explanation {
 
 fn forwarded(question: &ExplainQuery, end: End) -> Value {
     match end {
+        End::WithoutTicket => {
+            let (code, reason) = (Retcode::PreviewRedirected.code(), Reason::PreviewRedirect.as_str());
+            json!({
+                "by": "proxy",
+                "says": "a browser is sent to the same without the ticket, which it gets as a cookie",
+                "status": 303, "retcode": code, "logged_retcode": code, "reason": reason,
+            })
+        }
         End::ControlPlane { address } => json!({
             "by": "control_plane",
             "says": format!("{} is forwarded to {address}", question.method),
@@ -424,6 +464,16 @@ fn refused(
     named: Option<&SandboxTarget>,
     error: ProxyError,
 ) -> Value {
+    if let Some(target) = named
+        && sent_to_log_in(settings, question, target, error)
+    {
+        let (code, reason) = (Retcode::Redirected.code(), Reason::PreviewLogin.as_str());
+        return json!({
+            "by": "proxy",
+            "says": "a browser is sent to previews.login_url",
+            "status": 302, "retcode": code, "logged_retcode": code, "reason": reason,
+        });
+    }
     // While the store cannot answer, a masked refusal is answered as an unknown id then is.
     let hidden = matches!(error, ProxyError::TokenMissing | ProxyError::TokenWrong);
     let masked_as_unavailable = hidden && settings.answers.mask_existence && state.store.failing();
@@ -446,6 +496,32 @@ fn refused(
         "reason": error.reason().as_str(),
         "body": String::from_utf8_lossy(&own.body).trim_end(),
     })
+}
+
+/// The tickets of the request.
+fn presented(settings: &Settings, question: &ExplainQuery, target: &SandboxTarget) -> Option<Presented> {
+    let host = question.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let head = PreviewHead {
+        method: &question.method,
+        headers: &question.headers,
+        origin_form: question.target.as_bytes(),
+        form: target.form,
+        host: ClientHost::parse(host?)?,
+        tls: question.tls,
+    };
+    Presented::read(&head, &settings.previews).map(|(presented, _)| presented)
+}
+
+/// Whether a request that `error` refuses is sent to log in.
+fn sent_to_log_in(
+    settings: &Settings,
+    question: &ExplainQuery,
+    target: &SandboxTarget,
+    error: ProxyError,
+) -> bool {
+    let with_ticket = presented(settings, question, target).is_some_and(|one| one.has_parameter());
+    settings.previews.sends_to_log_in(&question.method, &question.headers, with_ticket)
+        && error.leads_to_login()
 }
 
 fn text(value: Option<&http::HeaderValue>) -> String {

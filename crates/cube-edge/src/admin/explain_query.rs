@@ -12,6 +12,8 @@ pub struct ExplainQuery {
     /// Path and query.
     pub(super) target: String,
     pub(super) headers: HeaderMap,
+    /// The client speaks TLS.
+    pub(super) tls: bool,
     /// The address that the client connects to, where the URL names one.
     pub(super) connects_to: Option<IpAddr>,
 }
@@ -65,7 +67,8 @@ impl ExplainQuery {
             map.try_append(name, value).map_err(|_| ExplainQueryError::Header)?;
         }
         map.entry(header::HOST).or_insert(host);
-        Ok(Self { method: Method::GET, target: format!("{slash}{target}"), headers: map, connects_to })
+        let tls = url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
+        Ok(Self { method: Method::GET, target: format!("{slash}{target}"), headers: map, tls, connects_to })
     }
 
     /// The same with another method.

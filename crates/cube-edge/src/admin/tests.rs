@@ -53,6 +53,7 @@ fn settings() -> crate::Settings {
             hosts: vec!["api.cube.test".into()],
             tls: None,
         }),
+        previews: crate::PreviewSettings::default(),
         answers: crate::AnswerSettings::default(),
         exempt_ports: Vec::new(),
         guard: Arc::new(cube_resolver::AddressGuard::new(None, 1024..=65535, Vec::new())),

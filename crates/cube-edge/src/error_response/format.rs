@@ -42,6 +42,8 @@ pub struct ResponseFormat {
     pub(super) head: bool,
     pub(super) origin: bool,
     pub(super) preflight: Option<Preflight>,
+    /// The origin of a preflight that may send credentials.
+    pub(super) credentialed: Option<HeaderValue>,
     pub(super) shape: Shape,
     pub(super) sandbox: Option<(SandboxId, Port)>,
     pub(super) request_id: Option<HeaderValue>,
@@ -57,10 +59,24 @@ impl ResponseFormat {
             head: method == Method::HEAD,
             origin: headers.contains_key(header::ORIGIN),
             preflight: is_preflight(method, headers).then(|| preflight(headers)),
+            credentialed: None,
             shape: shape(headers),
             sandbox: None,
             request_id: None,
         }
+    }
+
+    /// The same format, where `origins` may send requests with credentials (previews.md): their preflights
+    /// are told so.
+    #[must_use]
+    pub fn allowing(mut self, headers: &HeaderMap, origins: &[String]) -> Self {
+        if self.preflight.is_some() && !origins.is_empty() {
+            let mut sent = headers.get_all(header::ORIGIN).iter();
+            let one = sent.next().filter(|_| sent.next().is_none());
+            self.credentialed =
+                one.filter(|one| origins.iter().any(|origin| origin.as_bytes() == one.as_bytes())).cloned();
+        }
+        self
     }
 
     /// The same format with the id of its request, for people to quote.
@@ -138,6 +154,11 @@ fn shape(headers: &HeaderMap) -> Shape {
             .map_or(Shape::ConnectUnary, Shape::ConnectStream);
     }
     if navigates(headers) { Shape::Page } else { Shape::Json }
+}
+
+/// Whether a browser navigates to read something.
+pub(crate) fn is_navigation(method: &Method, headers: &HeaderMap) -> bool {
+    matches!(*method, Method::GET | Method::HEAD) && navigates(headers)
 }
 
 /// Whether a browser shows the response to somebody. The User-Agent says nothing about that.

@@ -11,8 +11,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use format::navigates;
 pub use format::{ResponseFormat, is_preflight};
+pub(crate) use format::{is_navigation, navigates};
 pub use render::{OwnResponse, render};
 pub use table::{ProxyError, Reason};
 

@@ -86,7 +86,13 @@ pub fn render(error: ProxyError, format: &ResponseFormat, settings: Settings) ->
     }
     headers.extend(content.extra);
     if format.origin {
-        headers.push(("Access-Control-Allow-Origin", HeaderValue::from_static("*")));
+        match &format.credentialed {
+            Some(origin) => {
+                headers.push(("Access-Control-Allow-Origin", origin.clone()));
+                headers.push(("Access-Control-Allow-Credentials", HeaderValue::from_static("true")));
+            }
+            None => headers.push(("Access-Control-Allow-Origin", HeaderValue::from_static("*"))),
+        }
         let exposed = HeaderValue::from_static("X-Cube-Request-Id, X-Cube-Retcode");
         headers.push(("Access-Control-Expose-Headers", exposed));
     }

@@ -20,7 +20,9 @@ pub(crate) async fn respond_with_error(
 ) -> Result<()> {
     let settings = ctx.settings.answers;
     let request = session.req_header();
-    let format = ResponseFormat::new(&request.method, &request.headers).identified(&ctx.request_id);
+    let format = ResponseFormat::new(&request.method, &request.headers)
+        .allowing(&request.headers, ctx.settings.previews.allowed_origins())
+        .identified(&ctx.request_id);
     let format = match &ctx.target {
         Some(target) => format.of(&target.id, target.port),
         None => format,

@@ -158,6 +158,10 @@ errors! {
         UpstreamStatus = "upstream_status",
         /// A browser navigated to the path form without a path, and was sent to the one with a slash.
         BarePath = "bare_path",
+        /// A browser that opened a preview link got its ticket as a cookie, and was sent on.
+        PreviewRedirect = "preview_redirect",
+        /// A browser that may not enter was sent to log in.
+        PreviewLogin = "preview_login",
         /// The client left.
         ClientClosed = "client_closed",
     }
@@ -215,6 +219,16 @@ errors! {
             "This sandbox is private",
             "The access token that came with this request is not the right one. Ask its owner for a new \
              one.",
+        ),
+    }
+    /// The ticket of a preview link that has expired.
+    PreviewExpired = "preview_expired" {
+        code: Forbidden, grpc: 7, connect: PermissionDenied, retry_after: None,
+        cube: 403 "forbidden",
+        e2b: 403 Text("This preview link has expired"),
+        page: Says(
+            "This preview link has expired",
+            "Links to private sandboxes open for a limited time only. Ask whoever gave it to you for a new one.",
         ),
     }
     /// A control route of envd, `path` as cleaned (`/init`).
@@ -619,6 +633,18 @@ impl ProxyError {
     #[must_use]
     pub fn reason(self) -> Reason {
         self.row().reason
+    }
+
+    /// Whether a browser that meets it is sent to `previews.login_url`, where there is one: it may not enter,
+    /// or there is nothing to enter, which it must not be able to tell apart.
+    pub(crate) fn leads_to_login(self) -> bool {
+        matches!(
+            self,
+            ProxyError::TokenMissing
+                | ProxyError::TokenWrong
+                | ProxyError::PreviewExpired
+                | ProxyError::NoRecord
+        )
     }
 
     /// The status of the response, before masking and before it travels as a gRPC or Connect 200.

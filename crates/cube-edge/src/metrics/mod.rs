@@ -20,6 +20,7 @@ pub use class::{
 
 use crate::error::EdgeError;
 use crate::error_response::Reason;
+use crate::preview::PreviewResult;
 use crate::retcode::Retcode;
 
 const RESULTS: [&str; 2] = ["fail", "success"];
@@ -54,6 +55,7 @@ pub struct EdgeMetrics {
     answers: IntCounterVec,
     /// The handles of `answers` by return code, reason and form, filled as they are met.
     known_answers: Box<[OnceCell<IntCounter>]>,
+    previews: [IntCounter; PreviewResult::ALL.len()],
     connects: [IntCounter; ConnectOutcome::ALL.len()],
     connections: [[IntGauge; ProtocolClass::ALL.len()]; ListenerClass::ALL.len()],
     refused: [IntCounter; ConnectionLimit::ALL.len()],
@@ -107,6 +109,11 @@ impl EdgeMetrics {
             "Requests by return code, reason and the form in which they named their sandbox.",
             &["retcode", "reason", "form"],
         )?;
+        let previews = make.counters(
+            "previews_total",
+            "Requests that a preview ticket let in or did not, or that were sent to log in.",
+            &["result"],
+        )?;
         let connects = make.counters("upstream_connects_total", "New upstream connections.", &["outcome"])?;
         let connections = make.gauges(
             "client_connections",
@@ -147,6 +154,7 @@ impl EdgeMetrics {
             inflight: RouteClass::ALL.map(|route| inflight.with_label_values(&[route.as_str()])),
             answers,
             known_answers: (0..cells).map(|_| OnceCell::new()).collect(),
+            previews: PreviewResult::ALL.map(|result| previews.with_label_values(&[result.as_str()])),
             connects: ConnectOutcome::ALL.map(|outcome| connects.with_label_values(&[outcome.as_str()])),
             connections: ListenerClass::ALL.map(|listener| {
                 ProtocolClass::ALL
@@ -241,6 +249,11 @@ impl EdgeMetrics {
     /// Counts a client connection that was closed at once.
     pub fn connection_refused(&self, limit: ConnectionLimit) {
         add(&self.refused, limit as usize, 1);
+    }
+
+    /// Counts what a preview ticket came to.
+    pub fn preview(&self, result: PreviewResult) {
+        add(&self.previews, result as usize, 1);
     }
 
     /// Counts a new upstream connection, or an attempt at one.
@@ -452,6 +465,7 @@ mod tests {
             "answers_total",
             "upstream_first_byte_seconds",
             "added_latency_seconds",
+            "previews_total",
             "upstream_connects_total",
             "upstream_reused_total",
             "upstream_retries_total",

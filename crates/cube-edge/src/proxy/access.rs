@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cube_breaker::BreakerVerdict;
 use cube_lifecycle::{GateRefusal, GateVerdict, HoldOutcome};
 use cube_metadata::FieldValue;
-use cube_resolver::{Lookup, RouteEntry, RouteError, TokenVerdict};
+use cube_resolver::{Lookup, RouteEntry, RouteError};
 use cube_route::{Port, SandboxTarget};
 use http::HeaderValue;
 use pingora::protocols::http::ServerSession;
@@ -19,7 +19,9 @@ use tokio::io::Interest;
 use crate::connection::Downstream;
 use crate::error_response::{ProxyError, is_preflight};
 use crate::limits::active_requests::EndReason;
+use crate::preview::{Judgement, Refusal, judge};
 use crate::proxy::context::{Context, Destination, Sandbox};
+use crate::proxy::preview_redirect::sends_to_log_in;
 use crate::proxy::rejection::Rejection;
 use crate::proxy::state::{ProxyState, header_text};
 
@@ -54,13 +56,26 @@ async fn check_access_from(
         return Ok(()); // the control plane's
     };
     let Some(downstream) = ctx.downstream.clone() else { return Err(ProxyError::Internal.into()) };
+    // Where an attempt has failed, what went on was not to be redirected.
+    let may_redirect = !afresh;
     ctx.destination = Destination::Nowhere;
     if let Some(active) = &ctx.active {
         active.request.belongs_to(None);
     }
     loop {
-        let entry = lookup_record(state, &target, afresh).await?;
-        check_token(state, session, ctx, &target, &entry)?;
+        let looked_up = lookup_record(state, &target, afresh).await;
+        let judged = judge(
+            &ctx.settings.previews,
+            &target,
+            ctx.settings.exempt_ports.contains(&target.port),
+            looked_up.as_ref().ok().map(|entry| &entry.record),
+            &session.req_header().headers,
+            ctx.preview.as_deref(),
+        );
+        let answered = !matches!(looked_up, Err(ProxyError::StoreUnavailable));
+        ctx.preview_result = judged.result.filter(|_| answered);
+        let entry = looked_up?;
+        check_token(state, session, ctx, judged, may_redirect)?;
         take_slot(state, ctx, &target, &downstream, &entry)?;
         match state.lifecycle.gate(&target.id) {
             GateVerdict::Pass => {
@@ -131,21 +146,24 @@ fn check_token(
     state: &ProxyState,
     session: &Session,
     ctx: &mut Context,
-    target: &SandboxTarget,
-    entry: &RouteEntry,
-) -> Result<(), ProxyError> {
-    if ctx.settings.exempt_ports.contains(&target.port) {
-        return Ok(());
-    }
-    let error = match cube_resolver::authorise(&entry.record, &session.req_header().headers) {
-        TokenVerdict::Authorised => return Ok(()),
-        TokenVerdict::Missing => ProxyError::TokenMissing,
-        TokenVerdict::Wrong => ProxyError::TokenWrong,
+    judged: Judgement,
+    may_redirect: bool,
+) -> Result<(), Rejection> {
+    let refusal = match judged.right {
+        Ok(right) => {
+            ctx.right = Some(right);
+            let redirects = may_redirect
+                && ctx.preview.as_ref().is_some_and(|one| one.redirects(right, &ctx.settings.previews));
+            return if redirects { Err(Rejection::WithoutTicket) } else { Ok(()) };
+        }
+        Err(refusal) => refusal,
     };
+    ctx.right = None;
     // While the store cannot answer, an unknown id is answered 310500; a masked refusal must
     // not differ from it.
-    ctx.masked_as_unavailable = ctx.settings.answers.mask_existence && state.store.failing();
-    Err(error)
+    let masked = ctx.settings.answers.mask_existence || sends_to_log_in(session, ctx);
+    ctx.masked_as_unavailable = masked && refusal != Refusal::Expired && state.store.failing();
+    Err(refusal.error().into())
 }
 
 fn take_slot(

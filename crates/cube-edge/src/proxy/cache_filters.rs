@@ -36,7 +36,7 @@ pub(crate) fn consult_cache(state: &ProxyState, session: &mut Session, ctx: &mut
 }
 
 fn cache_wish(session: &mut Session, ctx: &Context) -> Option<Wish> {
-    if ctx.upgrade || ctx.upgrade_named || ctx.grpc {
+    if ctx.upgrade || ctx.upgrade_named || ctx.grpc || ctx.preview.is_some() {
         return None;
     }
     let (Some(target), Some(sandbox), Some(downstream)) = (&ctx.target, ctx.sandbox(), &ctx.downstream)

@@ -18,6 +18,7 @@ use crate::error_response::ProxyError;
 use crate::error_response::Reason;
 use crate::limits::active_requests::{ActiveRequest, EndReason};
 use crate::metrics::{FormClass, GaugeGuard, RouteClass};
+use crate::preview::{Presented, PreviewResult, Right};
 use crate::proxy::http_upgrade::BodyEnd;
 use crate::proxy::retry::{Next, Tally};
 use crate::proxy::state::ProxyState;
@@ -71,9 +72,15 @@ pub struct Context {
     pub(crate) request_id: HeaderValue,
     /// The client's Host as sent; empty when there is no valid one.
     pub(crate) host: Bytes,
-    /// The origin form of the target where it differs from the raw one (absolute form).
+    /// The origin form of the target where it differs from the raw one (absolute form, a ticket in the query).
     pub(crate) origin_form: Option<Bytes>,
     pub(crate) target: Option<SandboxTarget>,
+    /// The tickets that it presents, where it presents any.
+    pub(crate) preview: Option<Box<Presented>>,
+    /// By which right it reaches its sandbox, once that was decided.
+    pub(crate) right: Option<Right>,
+    /// What a ticket, or the lack of one, came to.
+    pub(crate) preview_result: Option<PreviewResult>,
     pub(crate) destination: Destination,
     /// The request's place among those of its sandbox.
     pub(crate) active: Option<ActiveRequest>,

@@ -10,9 +10,9 @@ use pingora::{Error, ErrorSource, ErrorType};
 use crate::drain::Stage;
 use crate::error_response::ProxyError;
 use crate::error_response::Reason;
-use crate::error_response::send::respond_with_error;
 use crate::limits::descriptors::OUT_OF_DESCRIPTORS;
 use crate::proxy::context::{Context, Outcome};
+use crate::proxy::preview_redirect::respond_or_send_to_log_in;
 use crate::proxy::state::ProxyState;
 
 /// How Pingora names a body that ends before its length or its last chunk.
@@ -60,7 +60,7 @@ pub(crate) async fn respond_to_failure(
         }
         Meaning::Tell(error) if !begun => {
             // An error here says that the client has left meanwhile; the outcome stands.
-            let _ = respond_with_error(session, ctx, error).await;
+            let _ = respond_or_send_to_log_in(session, ctx, error).await;
             if session.req_header().version < Version::HTTP_2 {
                 session.shutdown().await;
             }

@@ -52,6 +52,9 @@ pub(crate) fn log_request(state: &ProxyState, ctx: &mut Context, mut session: Op
         reason: outcome.reason,
         form: ctx.form(),
     });
+    if let Some(result) = ctx.preview_result {
+        state.metrics.preview(result);
+    }
     if let Some(begun) = ctx.attempts.first_begun() {
         let added = begun.saturating_duration_since(ctx.started).saturating_sub(ctx.held);
         state.metrics.added_latency.observe(added.as_secs_f64());

@@ -5,17 +5,16 @@
 //! the sandbox, nothing is woken and nothing is stamped. Whether the sandbox is there, and for
 //! whom, is decided on the request that follows.
 
-use bytes::Bytes;
 use cube_route::RoutingForm;
-use http::{HeaderValue, Method, header};
-use pingora::http::{RequestHeader, ResponseHeader};
+use http::Method;
+use pingora::Result;
+use pingora::http::RequestHeader;
 use pingora::proxy::Session;
-use pingora::{ErrorType, OrErr, Result};
 
 use crate::error_response::Reason;
 use crate::error_response::navigates;
-use crate::error_response::send::send;
-use crate::proxy::context::{Context, Outcome};
+use crate::proxy::context::Context;
+use crate::proxy::redirect::{Redirect, redirect};
 use crate::retcode::Retcode;
 
 /// Responds to such a request; `location` is what [`bare_path`] has found.
@@ -24,23 +23,14 @@ pub(crate) async fn redirect_bare_path(
     ctx: &mut Context,
     location: Vec<u8>,
 ) -> Result<()> {
-    let request = session.req_header();
-    let cors = request.headers.contains_key(header::ORIGIN);
-    let mut head = ResponseHeader::build(302, Some(8))?;
-    let location = HeaderValue::from_maybe_shared(Bytes::from(location))
-        .or_err(ErrorType::InvalidHTTPHeader, "a target as a Location")?;
-    head.append_header(header::LOCATION, location)?;
-    head.append_header(header::CONTENT_LENGTH, 0)?;
-    head.append_header(header::CACHE_CONTROL, "no-store")?;
-    head.append_header("X-Content-Type-Options", "nosniff")?;
-    if cors {
-        head.append_header("Access-Control-Allow-Origin", "*")?;
-        head.append_header("Access-Control-Expose-Headers", "X-Cube-Request-Id, X-Cube-Retcode")?;
-    }
-    head.append_header("X-Cube-Retcode", Retcode::Redirected.wire())?;
-    head.append_header("X-Cube-Request-Id", ctx.request_id.clone())?;
-    ctx.outcome = Some(Outcome { status: 302, retcode: Retcode::Redirected, reason: Reason::BarePath });
-    send(session, ctx, head, Bytes::new()).await
+    let to = Redirect {
+        status: 302,
+        retcode: Retcode::Redirected,
+        reason: Reason::BarePath,
+        location,
+        extra: Vec::new(),
+    };
+    redirect(session, ctx, to).await
 }
 
 /// Where such a request is sent; `None`: it is none.
@@ -55,7 +45,9 @@ pub(crate) fn bare_path(request: &RequestHeader, ctx: &Context) -> Option<Vec<u8
 /// The origin form with a slash behind the prefix; none where something stands there.
 fn with_slash(ctx: &Context, raw: &[u8]) -> Option<Vec<u8>> {
     let target = ctx.target.as_ref().filter(|target| target.form == RoutingForm::Path)?;
-    let origin_form = ctx.origin_form(raw);
+    // A ticket goes along: it is judged on the request that follows.
+    let whole = ctx.preview.as_ref().and_then(|presented| presented.origin_form());
+    let origin_form = whole.unwrap_or_else(|| ctx.origin_form(raw));
     let prefix = target.prefix(origin_form)?.as_bytes();
     let rest = origin_form.strip_prefix(prefix)?;
     matches!(rest.first(), None | Some(b'?')).then(|| [prefix, b"/", rest].concat())

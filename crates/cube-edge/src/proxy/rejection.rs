@@ -8,6 +8,8 @@ use crate::proxy::context::Context;
 pub(crate) enum Rejection {
     /// The proxy responds itself.
     Error(ProxyError),
+    /// A browser that opened a preview link is sent to the same without its ticket.
+    WithoutTicket,
     /// The client has left: nobody is there to respond to.
     ClientLeft,
 }

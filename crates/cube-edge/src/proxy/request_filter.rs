@@ -9,15 +9,16 @@ use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 
-use crate::connection::{Framing, ListenerProtocol, is_line_of};
+use crate::connection::{Downstream, Framing, ListenerProtocol, is_line_of};
 use crate::error_response::ProxyError;
-use crate::error_response::send::respond_with_error;
 use crate::metrics::RouteClass;
+use crate::preview::{Presented, PreviewHead};
 use crate::proxy::access;
 use crate::proxy::context::{Context, Destination, Outcome};
 use crate::proxy::media_type::is_grpc;
 use crate::proxy::path_redirect;
 use crate::proxy::path_redirect::bare_path;
+use crate::proxy::preview_redirect;
 use crate::proxy::rejection::Rejection;
 use crate::proxy::state::ProxyState;
 
@@ -46,7 +47,11 @@ pub(crate) async fn filter_request(
     match admitted {
         Ok(()) => Ok(false),
         Err(Rejection::Error(error)) => {
-            respond_with_error(session, ctx, error).await?;
+            preview_redirect::respond_or_send_to_log_in(session, ctx, error).await?;
+            Ok(true)
+        }
+        Err(Rejection::WithoutTicket) => {
+            preview_redirect::redirect_without_ticket(session, ctx).await?;
             Ok(true)
         }
         Err(Rejection::ClientLeft) => {
@@ -122,6 +127,23 @@ fn check_head(state: &ProxyState, session: &mut Session, ctx: &mut Context) -> R
             }
             control_plane = read.target.is_none() && settings.is_control_plane(&read.client_host);
             ctx.target = read.target;
+            let origin_form = ctx.origin_form(&target);
+            if let Some(named) = &ctx.target
+                && let Some((presented, rest)) = Presented::read(
+                    &PreviewHead {
+                        method: &request.method,
+                        headers: &request.headers,
+                        origin_form,
+                        form: named.form,
+                        host: read.client_host,
+                        tls: is_tls(&request.headers, &downstream, settings.trusts(peer)),
+                    },
+                    &settings.previews,
+                )
+            {
+                ctx.preview = Some(Box::new(presented));
+                ctx.origin_form = rest.map(Bytes::from).or_else(|| ctx.origin_form.take());
+            }
             let upstream = ctx.upstream_target(&target);
             let path = upstream.split(|b| *b == b'?').next().unwrap_or_default();
             ctx.route_class = std::str::from_utf8(path).map_or(RouteClass::Other, RouteClass::of);
@@ -193,6 +215,12 @@ fn check_head(state: &ProxyState, session: &mut Session, ctx: &mut Context) -> R
         }
     }
     Ok(())
+}
+
+/// Whether the client speaks TLS, with this proxy or with a trusted one before it.
+fn is_tls(headers: &http::HeaderMap, downstream: &Downstream, trusted: bool) -> bool {
+    let secure = downstream.conn.protocol.scheme() == "https";
+    forwarded_headers::forwarded_proto(headers, trusted, secure) == "https"
 }
 
 /// A head that names no sandbox in any form is told so; one that is no good head, that.

@@ -16,6 +16,7 @@ use crate::proxy::cache_filters;
 use crate::proxy::context::{Context, Destination};
 use crate::proxy::hop_by_hop;
 use crate::proxy::logging;
+use crate::proxy::preview_headers::{drop_forged_cookies, mark_response};
 use crate::proxy::state::ProxyState;
 use crate::retcode::Retcode;
 
@@ -58,6 +59,10 @@ pub(crate) fn filter_response(
         response.remove_header(&header::CONTENT_LENGTH);
         response.remove_header(&header::TRANSFER_ENCODING);
     }
+    let of_sandbox = matches!(ctx.destination, Destination::Sandbox(_));
+    if of_sandbox {
+        drop_forged_cookies(response)?;
+    }
     if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
         // Ours to say; of the response they are replaced below.
         response.remove_header(&REQUEST_ID);
@@ -73,8 +78,9 @@ pub(crate) fn filter_response(
         downstream.conn.frame_body(Framing::Tunnel);
     }
     note_response(state, ctx, status.as_u16());
-    if matches!(ctx.destination, Destination::Sandbox(_)) {
+    if of_sandbox {
         response_rewrite(session, response, ctx)?;
+        mark_response(response, ctx)?;
     }
     cache_filters::add_cache_header(state, session, response, ctx)?;
     response.insert_header("X-Cube-Request-Id", &ctx.request_id)?;

@@ -98,6 +98,8 @@ async fn reroute(
     match judged {
         Ok(()) => {}
         Err(Rejection::Error(error)) => return Err(ctx.fail(error)),
+        // It is not asked for where an attempt has failed.
+        Err(Rejection::WithoutTicket) => return Err(ctx.fail(ProxyError::Internal)),
         Err(Rejection::ClientLeft) => {
             ctx.outcome = Some(Outcome::CLIENT_LEFT);
             return Err(Error::new_down(ErrorType::ConnectionClosed));

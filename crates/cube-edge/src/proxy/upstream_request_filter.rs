@@ -12,6 +12,7 @@ use crate::connection::ip_value;
 use crate::proxy::context::{Context, Destination};
 use crate::proxy::hop_by_hop;
 use crate::proxy::logging;
+use crate::proxy::preview_headers::remove_tickets;
 use crate::proxy::state::{ProxyState, header_text};
 
 static DESTINATION: HeaderName = HeaderName::from_static("destination");
@@ -40,6 +41,9 @@ pub(crate) fn filter_upstream_request(
     hop_by_hop::remove_from_request(request, ctx.upgrade, ctx.grpc);
     remove_reserved(request, trusted, settings.forward_credentials, &ctx.destination);
     join_cookies(request)?;
+    if matches!(ctx.destination, Destination::Sandbox(_)) {
+        remove_tickets(request)?;
+    }
     if client.version < Version::HTTP_11 {
         // An HTTP/1.0 client knows no 100, so its expectation is ignored (RFC 9110, 10.1.1).
         request.remove_header(&header::EXPECT);

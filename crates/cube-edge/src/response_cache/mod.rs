@@ -22,6 +22,7 @@ pub(crate) mod store;
 use std::sync::Arc;
 
 use cube_settings::Size;
+use http::HeaderMap;
 use prometheus::Registry;
 
 use crate::error::EdgeError;
@@ -51,6 +52,15 @@ impl Settings {
     pub fn fits(&self) -> bool {
         self.max_object.saturating_add(HEAD) <= self.memory / 2
     }
+}
+
+/// Whether a response says that no shared cache may keep it: the whole of it, not some of its fields.
+pub(crate) fn is_private(headers: &HeaderMap) -> bool {
+    cache_control::directives(headers).is_some_and(|directives| {
+        directives.iter().any(|directive| {
+            directive.name == "no-store" || (directive.name == "private" && directive.argument.is_none())
+        })
+    })
 }
 
 /// The cache of one proxy.

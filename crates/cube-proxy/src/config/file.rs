@@ -63,6 +63,7 @@ section!(
         store: Store = Store::default(),
         cache: cube_resolver::Settings = cube_resolver::Settings::default(),
         traffic_token: TrafficToken = TrafficToken::default(),
+        previews: Previews = Previews::default(),
         lifecycle: cube_lifecycle::Settings = cube_lifecycle::Settings::default(),
         resume: Resume = Resume::default(),
         admin: Admin = Admin::default(),
@@ -145,6 +146,17 @@ section!(Redis {
 
 section!(TrafficToken {
     exempt_ports: Option<Vec<u16>> = None,
+});
+
+section!(Previews {
+    enabled: bool = true,
+    max_ttl: Span = Span::secs(86_400),
+    cookie: bool = true,
+    path_cookie: bool = false,
+    base_url: Option<String> = None,
+    login_url: Option<String> = None,
+    frame_ancestors: Vec<String> = Vec::new(),
+    allowed_origins: Vec<String> = Vec::new(),
 });
 
 section!(Resume {

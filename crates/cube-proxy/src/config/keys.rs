@@ -106,6 +106,14 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
         declared(|config| &config.cache),
         keys! {
             "traffic_token.exempt_ports" Live c => &c.traffic_token.exempt_ports;
+            "previews.enabled" Live c => c.previews.enabled;
+            "previews.max_ttl" Live c => c.previews.max_ttl;
+            "previews.cookie" Live c => c.previews.cookie;
+            "previews.path_cookie" Live c => c.previews.path_cookie;
+            "previews.base_url" Live c => &c.previews.base_url;
+            "previews.login_url" Live c => &c.previews.login_url;
+            "previews.frame_ancestors" Live c => &c.previews.frame_ancestors;
+            "previews.allowed_origins" Live c => &c.previews.allowed_origins;
         },
         declared(|config| &config.lifecycle),
         keys! {

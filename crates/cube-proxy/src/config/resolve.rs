@@ -8,6 +8,7 @@ use cube_edge::{
     UpstreamSettings,
 };
 use cube_route::ClientHost;
+use cube_route::preview::{LinkBase, LoginUrl, check_origin};
 
 use super::check::{Check, Reads};
 use super::file::{self, File};
@@ -90,6 +91,7 @@ pub(super) fn resolve(
         store: store(c, file.store, &file.breaker.shared_set),
         cache: cache(c, file.cache),
         traffic_token: exempt_ports(c, file.traffic_token, dialect),
+        previews: previews(c, file.previews),
         lifecycle: file.lifecycle,
         resume: resume(c, &file.resume),
         admin,
@@ -353,6 +355,48 @@ fn resume(c: &mut Check, file: &file::Resume) -> Option<Resume> {
     }
     let url = c.http_url("resume.url", file.url.as_ref()?)?;
     Some(Resume { url, timeout, max_concurrent, token })
+}
+
+fn previews(c: &mut Check, file: file::Previews) -> Previews {
+    if file.path_cookie {
+        c.warnings.push(
+            "previews.path_cookie: the path form puts every sandbox into one origin, where a page of one sandbox \
+             can use, overwrite and evict the cookies of another; for sandboxes that trust each other only"
+                .to_owned(),
+        );
+    }
+    let base_url = file.base_url.as_deref().and_then(|text| {
+        let base = LinkBase::parse(text);
+        c.require("previews.base_url", base.is_some(), "must be scheme://domain[:port], http or https");
+        base
+    });
+    let login_url = file.login_url.as_deref().and_then(|text| match LoginUrl::parse(text) {
+        Ok(login_url) => Some(login_url),
+        Err(error) => {
+            c.fault("previews.login_url", error.to_string());
+            None
+        }
+    });
+    for (key, list) in [
+        ("previews.frame_ancestors", &file.frame_ancestors),
+        ("previews.allowed_origins", &file.allowed_origins),
+    ] {
+        for (at, text) in list.iter().enumerate() {
+            if let Err(error) = check_origin(text) {
+                c.fault(&format!("{key}[{at}]"), error.to_string());
+            }
+        }
+    }
+    Previews {
+        enabled: file.enabled,
+        max_ttl: c.some_time("previews.max_ttl", file.max_ttl),
+        cookie: file.cookie,
+        path_cookie: file.path_cookie,
+        base_url,
+        login_url,
+        frame_ancestors: file.frame_ancestors,
+        allowed_origins: file.allowed_origins,
+    }
 }
 
 fn registry(c: &mut Check, file: file::Registry, machine: &Machine) -> Option<Registry> {

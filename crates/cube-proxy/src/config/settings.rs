@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cube_metadata::{FileStore, MetadataStore, RedisSettings, RedisStore, StoreError};
+use cube_route::preview::LinkBase;
 use cube_route::{Rules, RulesError};
 
 use super::types::{Config, Dialect, RedisStore as RedisConfig, Store};
@@ -40,6 +41,19 @@ impl Config {
     /// [`RulesError`] when a domain is none; the configuration check has found it before.
     pub fn rules(&self) -> Result<Rules, RulesError> {
         Rules::new(&self.routing.domains, self.errors.dialect == Dialect::E2b)
+    }
+
+    /// Where preview links lead: `previews.base_url`, else the first routing domain at the listener's port;
+    /// `None`: neither says it.
+    #[must_use]
+    pub fn preview_base(&self) -> Option<LinkBase> {
+        if let Some(base) = &self.previews.base_url {
+            return Some(base.clone());
+        }
+        let domain = self.routing.domains.first()?;
+        let https = self.listen.https.first();
+        let port = https.or(self.listen.http.first()).map(|address| address.port());
+        Some(LinkBase::new(https.is_some(), domain, port))
     }
 
     /// Opens the store that the configuration names; needs a tokio runtime. Redis may be away.

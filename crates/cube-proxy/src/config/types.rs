@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cube_edge::{CertificateFiles, ResponseCacheSettings, UpstreamSettings};
+use cube_route::preview::{LinkBase, LoginUrl};
 use cube_settings::{NonZeroSpan, Secret, Span};
 use ipnet::IpNet;
 
@@ -30,6 +31,8 @@ pub struct Config {
     pub cache: cube_resolver::Settings,
     /// The token of private sandboxes.
     pub traffic_token: TrafficTokenRules,
+    /// Links that open private sandboxes in a browser.
+    pub previews: Previews,
     /// Pause state and the gate.
     pub lifecycle: cube_lifecycle::Settings,
     /// How paused sandboxes are woken; `None`: they are not.
@@ -175,6 +178,27 @@ pub struct RedisStore {
 pub struct TrafficTokenRules {
     /// Container ports where every request counts as authorised.
     pub exempt_ports: Vec<u16>,
+}
+
+/// Links that open private sandboxes in a browser (previews.md).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Previews {
+    /// Whether tickets are taken.
+    pub enabled: bool,
+    /// How long a ticket may live, and is told to have expired.
+    pub max_ttl: Duration,
+    /// Whether a navigation with a ticket gets a cookie.
+    pub cookie: bool,
+    /// Whether it does in the path form too, where all sandboxes share one origin.
+    pub path_cookie: bool,
+    /// Where links lead; `None`: see [`Config::preview_base`].
+    pub base_url: Option<LinkBase>,
+    /// Where a browser is sent that may not enter; `None`: nowhere.
+    pub login_url: Option<LoginUrl>,
+    /// Origins that may frame what a cookie lets in.
+    pub frame_ancestors: Vec<String>,
+    /// Origins that may send cookies across sites.
+    pub allowed_origins: Vec<String>,
 }
 
 /// How paused sandboxes are woken (lifecycle.md, Resume).

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use cube_edge::{AccessLogSettings, AnswerSettings, ControlPlaneSettings, LogFormat, Settings};
+use cube_edge::{
+    AccessLogSettings, AnswerSettings, ControlPlaneSettings, LogFormat, PreviewSettings, Settings,
+};
 use cube_resolver::AddressGuard;
 use cube_route::Port;
 
@@ -33,6 +35,7 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
             hosts: control_plane.hosts.clone(),
             tls: control_plane.tls.clone(),
         }),
+        previews: previews(config),
         answers: AnswerSettings {
             dialect: match config.errors.dialect {
                 Dialect::Cube => cube_edge::Dialect::Cube,
@@ -50,6 +53,20 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
         upstream: upstream.clone(),
         limits: config.limits.clone(),
     })
+}
+
+/// `previews`.
+fn previews(config: &Config) -> PreviewSettings {
+    let previews = &config.previews;
+    let mut settings = PreviewSettings::with_frame_ancestors(&previews.frame_ancestors);
+    settings.enabled = previews.enabled;
+    settings.max_ttl = previews.max_ttl;
+    settings.cookie = previews.cookie;
+    settings.path_cookie = previews.path_cookie;
+    settings.base_url = config.preview_base();
+    settings.login_url = previews.login_url.clone();
+    settings.allowed_origins.clone_from(&previews.allowed_origins);
+    settings
 }
 
 /// `access_log`, where one is written.

@@ -53,6 +53,7 @@ mod operators;
 mod own_responses;
 mod package;
 mod pages;
+mod previews;
 mod processes;
 mod records;
 mod registry;
