@@ -1,13 +1,15 @@
 //! How the access log is configured.
 
-/// `access_log.format`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Format {
-    /// The old gateway's fields between `||`, ours appended.
-    #[default]
-    Cube,
-    /// One JSON object a line; an absent value is `null`.
-    Json,
+cube_settings::choice! {
+    /// `access_log.format`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum Format {
+        /// The old gateway's fields between `||`, ours appended.
+        #[default]
+        Cube = "cube",
+        /// One JSON object a line; an absent value is `null`.
+        Json = "json",
+    }
 }
 
 /// Section `access_log` of the configuration, where a path is set.

@@ -16,14 +16,16 @@ pub(crate) use format::{is_navigation, navigates};
 pub use render::{OwnResponse, render};
 pub use table::{ProxyError, Reason};
 
-/// How the proxy's own responses look: `errors.dialect`, one for the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dialect {
-    /// The old gateway's: `{"error":"<text>"}`.
-    #[default]
-    Cube,
-    /// What E2B's own edge says, as its SDKs expect it.
-    E2b,
+cube_settings::choice! {
+    /// How the proxy's own responses look: `errors.dialect`, one for the process.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum Dialect {
+        /// The old gateway's: `{"error":"<text>"}`.
+        #[default]
+        Cube = "cube",
+        /// What E2B's own edge says, as its SDKs expect it.
+        E2b = "e2b",
+    }
 }
 
 impl Dialect {

@@ -1,12 +1,12 @@
 //! The file as it is written: names, order and defaults of config.md, nothing judged yet.
 
-use cube_edge::{ResponseCacheSettings, UpstreamSettings};
+use cube_edge::{Dialect, LogFormat as AccessLogFormat, ResponseCacheSettings, UpstreamSettings};
 use cube_settings::{Secret, Span};
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::shape::{Shape, Shaped};
-use super::types::Drain;
+use super::types::{Drain, LogFormat};
 
 /// Declares one section: its fields with their types and defaults.
 macro_rules! section {
@@ -120,8 +120,6 @@ section!(Errors {
     mask_existence: Option<bool> = None,
 });
 
-choice!(Dialect { Cube = "cube", E2b = "e2b" });
-
 section!(Store {
     kind: StoreKind = StoreKind::Redis,
     file: Option<String> = None,
@@ -195,13 +193,9 @@ section!(AccessLog {
     ]),
 });
 
-choice!(AccessLogFormat { Cube = "cube", Json = "json" });
-
 section!(Log { level: LogLevel = LogLevel::Info, format: LogFormat = LogFormat::Text });
 
 choice!(LogLevel { Error = "error", Warn = "warn", Info = "info", Debug = "debug", Trace = "trace" });
-
-choice!(LogFormat { Text = "text", Json = "json" });
 
 section!(Server {
     threads: Option<u32> = None,

@@ -60,10 +60,7 @@ pub(super) fn resolve(
 ) -> Result<(Config, Vec<String>), Vec<Fault>> {
     let mut check = Check { base, reads, broken, faults: Vec::new(), warnings: Vec::new() };
     let c = &mut check;
-    let dialect = match file.errors.dialect {
-        file::Dialect::Cube => Dialect::Cube,
-        file::Dialect::E2b => Dialect::E2b,
-    };
+    let dialect = file.errors.dialect;
     let node_ip = file.node_ip.as_deref().and_then(|text| {
         let address = text.parse::<std::net::IpAddr>().ok().map(|address| address.to_canonical());
         if address.is_none() {
@@ -468,10 +465,7 @@ fn access_log(c: &mut Check, file: &file::AccessLog) -> AccessLog {
     });
     AccessLog {
         target,
-        format: match file.format {
-            file::AccessLogFormat::Cube => AccessLogFormat::Cube,
-            file::AccessLogFormat::Json => AccessLogFormat::Json,
-        },
+        format: file.format,
         redact_query: file.redact_query.iter().map(|key| key.to_lowercase()).collect(),
     }
 }
@@ -485,10 +479,7 @@ fn log(file: file::Log) -> Log {
             file::LogLevel::Debug => tracing::Level::DEBUG,
             file::LogLevel::Trace => tracing::Level::TRACE,
         },
-        format: match file.format {
-            file::LogFormat::Text => LogFormat::Text,
-            file::LogFormat::Json => LogFormat::Json,
-        },
+        format: file.format,
     }
 }
 

@@ -1,10 +1,10 @@
 //! What the file's values look like, for the reference: read off the types of `file`.
 
 use cube_edge::ResponseCacheSettings;
-use cube_settings::{Secret, Section, Span};
+use cube_settings::{Described, Secret, Section, Span};
 
 use super::file::Certificate;
-use super::types::Drain;
+use super::types::{Drain, LogFormat};
 
 /// A section with its keys in order, or a value in words.
 pub(super) enum Shape {
@@ -76,3 +76,16 @@ sections!(
     ResponseCacheSettings,
     Drain,
 );
+
+/// Words that the crates declare themselves.
+macro_rules! choices {
+    ($($kind:ty),* $(,)?) => {
+        $(impl Shaped for $kind {
+            fn shape() -> Shape {
+                Shape::Value(<$kind as Described>::words())
+            }
+        })*
+    };
+}
+
+choices!(cube_edge::Dialect, cube_edge::LogFormat, LogFormat);

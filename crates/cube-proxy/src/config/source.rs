@@ -518,7 +518,7 @@ mod tests {
                 ("CUBE_PROXY_ROUTING__CONTROL_PLANE__URL", "http://10.0.0.5:3000"),
             ],
         );
-        assert_eq!(read.errors.dialect, super::super::file::Dialect::E2b);
+        assert_eq!(read.errors.dialect, cube_edge::Dialect::E2b);
         assert_eq!(read.listen.http, ["127.0.0.1:1", "127.0.0.1:2"]);
         assert_eq!(read.store.redis.password.unwrap().expose_text(), "example-token");
         assert_eq!(read.store.redis.username, None);

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cube_edge::{CertificateFiles, ResponseCacheSettings, UpstreamSettings};
+pub use cube_edge::{Dialect, LogFormat as AccessLogFormat};
 use cube_route::preview::{LinkBase, LoginUrl};
 use cube_settings::{NonZeroSpan, Secret, Span};
 use ipnet::IpNet;
@@ -123,15 +124,6 @@ pub struct ControlPlane {
     pub hosts: Vec<String>,
     /// `https`: by whom its certificate must be signed; `None`: plain `http`.
     pub tls: Option<cube_edge::TlsTrust>,
-}
-
-/// Whose error answers the proxy speaks (errors.md, Dialects).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    /// The old gateway's.
-    Cube,
-    /// E2B's edge.
-    E2b,
 }
 
 /// How error answers look.
@@ -258,15 +250,6 @@ pub enum AccessLogTarget {
     File(PathBuf),
 }
 
-/// How access log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessLogFormat {
-    /// The old gateway's fields, between `||`.
-    Cube,
-    /// One JSON object a line.
-    Json,
-}
-
 /// The log of requests (operations.md, Access log).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessLog {
@@ -278,13 +261,15 @@ pub struct AccessLog {
     pub redact_query: Vec<String>,
 }
 
-/// How lines of the process's log look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
+cube_settings::choice! {
+    /// How lines of the process's log look.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum LogFormat {
+        /// For people.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
+    }
 }
 
 /// The log of the process, on standard error.

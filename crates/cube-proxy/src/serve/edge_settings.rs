@@ -3,13 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use cube_edge::{
-    AccessLogSettings, AnswerSettings, ControlPlaneSettings, LogFormat, PreviewSettings, Settings,
-};
+use cube_edge::{AccessLogSettings, AnswerSettings, ControlPlaneSettings, PreviewSettings, Settings};
 use cube_resolver::AddressGuard;
 use cube_route::Port;
 
-use crate::config::{AccessLogFormat, AccessLogTarget, Config, Dialect};
+use crate::config::{AccessLogTarget, Config};
 use crate::error::StartError;
 
 /// The settings of the request path.
@@ -37,10 +35,7 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
         }),
         previews: previews(config),
         answers: AnswerSettings {
-            dialect: match config.errors.dialect {
-                Dialect::Cube => cube_edge::Dialect::Cube,
-                Dialect::E2b => cube_edge::Dialect::E2b,
-            },
+            dialect: config.errors.dialect,
             mask_existence: config.errors.mask_existence,
         },
         exempt_ports: config.traffic_token.exempt_ports.iter().filter_map(|port| Port::new(*port)).collect(),
@@ -76,14 +71,7 @@ pub(super) fn access_log(config: &Config) -> Option<AccessLogSettings> {
         AccessLogTarget::Stdout => "-".to_owned(),
         AccessLogTarget::File(path) => path.to_string_lossy().into_owned(),
     };
-    Some(AccessLogSettings {
-        path,
-        format: match log.format {
-            AccessLogFormat::Cube => LogFormat::Cube,
-            AccessLogFormat::Json => LogFormat::Json,
-        },
-        redact_query: log.redact_query.clone(),
-    })
+    Some(AccessLogSettings { path, format: log.format, redact_query: log.redact_query.clone() })
 }
 
 /// Where this process listens, which a record must not point at.

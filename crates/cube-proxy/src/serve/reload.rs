@@ -10,7 +10,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use tokio::sync::Notify;
 
 use super::edge_settings;
-use crate::config::{self, Config, Dialect, Environment, KEYS, Takes};
+use crate::config::{self, Config, Environment, KEYS, Takes};
 use crate::error::StartError;
 use crate::logging;
 
@@ -176,10 +176,7 @@ impl Reload {
 
 /// The environment that makes what is read resolve as the running process would.
 fn as_running(running: &Config) -> Environment {
-    let dialect = match running.errors.dialect {
-        Dialect::Cube => "cube",
-        Dialect::E2b => "e2b",
-    };
+    let dialect = running.errors.dialect.as_str();
     Environment::process()
         .with("CUBE_PROXY_ERRORS__DIALECT", dialect)
         .with("CUBE_PROXY_UPSTREAM__POOL_SIZE", &running.upstream.pool_size.to_string())
