@@ -18,8 +18,9 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::access_log::{self, AccessLog};
-use crate::admin::{AdminApi, AdminForwarding, ExplainQuery, Explanation, MetricsApp, Readiness};
+use crate::admin::{AdminApi, AdminForwarding, MetricsApp, Readiness};
 use crate::connection::{CertificateError, CertificateFiles, Certificates, Driver};
+use crate::decision::{ExplainQuery, Explanation};
 use crate::drain::Drain;
 use crate::error::EdgeError;
 use crate::exchange::Exchange;

@@ -3,6 +3,7 @@
 mod access_log;
 mod admin;
 mod connection;
+mod decision;
 mod drain;
 mod error;
 mod error_response;
@@ -24,13 +25,14 @@ pub use access_log::{
     escape_controls,
 };
 pub use admin::{
-    AdminApi, AdminApp, AdminForwarding, DrainerCommand, ExplainQuery, ExplainQueryError, ForwardedRequest,
-    MetricsApp, OperatorApp, Push, Readiness, UnderWay, admin_routes, read_head,
+    AdminApi, AdminApp, AdminForwarding, DrainerCommand, ForwardedRequest, MetricsApp, OperatorApp, Push,
+    Readiness, UnderWay, admin_routes, read_head,
 };
 pub use connection::{
     BindError, Certificate, CertificateError, CertificateFiles, Certificates, ConnectionSettings, Driver,
     Listener, ListenerProtocol, NewCertificates, Standing, listen_plain,
 };
+pub use decision::{ExplainQuery, ExplainQueryError};
 pub use drain::{Drain, Stage};
 pub use error::EdgeError;
 pub use error_response::{

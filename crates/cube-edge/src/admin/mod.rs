@@ -5,22 +5,18 @@
 
 mod apps;
 mod auth;
-mod explain;
-mod explain_query;
 mod forwarding;
 mod health;
 mod processes;
 mod response;
 mod router;
-mod routes;
+pub(crate) mod routes;
 mod scrape;
 #[cfg(test)]
 mod tests;
 mod top;
 
 pub use apps::{AdminApp, MetricsApp, OperatorApp, read_head};
-pub(crate) use explain::Explanation;
-pub use explain_query::{ExplainQuery, ExplainQueryError};
 pub use forwarding::{AdminForwarding, DrainerCommand, ForwardedRequest, Push, UnderWay};
 pub use health::Readiness;
 pub use router::{AdminApi, admin_routes};

@@ -12,8 +12,6 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 use serde_json::json;
 
 use super::auth;
-use super::explain::Explanation;
-use super::explain_query::ExplainQuery;
 use super::forwarding::{self, Owner};
 use super::health::Readiness;
 use super::processes;
@@ -21,6 +19,7 @@ use super::response::{AdminResponse, probe};
 use super::routes;
 use super::scrape;
 use super::top;
+use crate::decision::{ExplainQuery, Explanation};
 use crate::proxy::state::ProxyState;
 
 /// What a handler gets of a request.
@@ -186,9 +185,7 @@ impl AdminApi {
     /// `GET /admin/explain`.
     async fn explain(&self, query: &str) -> AdminResponse {
         match ExplainQuery::of_query(query) {
-            Ok(question) => {
-                AdminResponse::json(StatusCode::OK, &Explanation::of(&self.state, &question).await)
-            }
+            Ok(query) => AdminResponse::json(StatusCode::OK, &Explanation::of(&self.state, &query).await),
             Err(error) => AdminResponse::error(StatusCode::BAD_REQUEST, &error.to_string()),
         }
     }

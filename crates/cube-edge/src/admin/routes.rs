@@ -9,7 +9,7 @@ use cube_resolver::Inspection;
 use serde_json::{Map, Value, json};
 
 /// The record, how the cache holds it, and what state and breaker say.
-pub(super) fn describe(found: &Inspection, lifecycle: &Lifecycle, breaker: &Breaker) -> Value {
+pub(crate) fn describe(found: &Inspection, lifecycle: &Lifecycle, breaker: &Breaker) -> Value {
     let entry = &found.entry;
     let record = &entry.record;
     let ports: Map<String, Value> =
@@ -60,7 +60,7 @@ fn field<T: Display>(field: FieldValue<T>) -> Value {
 }
 
 /// The state's word.
-pub(super) fn word(status: Status) -> &'static str {
+pub(crate) fn word(status: Status) -> &'static str {
     match status {
         Status::Known(state) => state.as_str(),
         Status::Unknown => "unknown",

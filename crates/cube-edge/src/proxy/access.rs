@@ -1,29 +1,29 @@
-//! The second phase: look up, token, limits of the sandbox, gate, route, breaker. The order is
-//! part of the contract (routing.md, "Order of decisions"): who has not the right token must not be able to wake a
-//! sandbox, keep it awake, learn its state, or learn that it exists.
+//! The access phase: carries out what is decided of the sandbox that a request names
+//! ([`crate::decision::access`]), and holds the request where it has to wait.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cube_breaker::BreakerVerdict;
-use cube_lifecycle::{GateRefusal, GateVerdict, HoldOutcome};
-use cube_metadata::FieldValue;
-use cube_resolver::{Lookup, RouteEntry, RouteError};
-use cube_route::{Port, SandboxTarget};
-use http::HeaderValue;
+use cube_breaker::{BreakerVerdict, DialPermit};
+use cube_lifecycle::{GateVerdict, HoldOutcome};
+use cube_resolver::{Lookup, Route, RouteEntry};
+use cube_route::SandboxTarget;
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 use tokio::io::Interest;
 
 use crate::connection::Downstream;
+use crate::decision::access::{
+    AccessView, Decision, GateStep, NodeView, Surroundings, decide, error_of_gate, is_masked_as_unavailable,
+};
+use crate::decision::recorder::{Recorder, Unrecorded};
 use crate::error_response::{ProxyError, is_preflight};
-use crate::limits::active_requests::EndReason;
-use crate::preview::{Judgement, Refusal, judge};
+use crate::limits::active_requests::{ActiveRequest, EndReason};
 use crate::proxy::context::{Context, Destination, Sandbox};
 use crate::proxy::preview_redirect::sends_to_log_in;
 use crate::proxy::rejection::Rejection;
 use crate::proxy::state::{ProxyState, header_text};
+use crate::settings::Settings;
 
 /// How often a client whose request is held is looked for when it has bytes waiting.
 const LOOK: Duration = Duration::from_millis(200);
@@ -56,6 +56,7 @@ async fn check_access_from(
         return Ok(()); // the control plane's
     };
     let Some(downstream) = ctx.downstream.clone() else { return Err(ProxyError::Internal.into()) };
+    let settings = ctx.settings.clone();
     // Where an attempt has failed, what went on was not to be redirected.
     let may_redirect = !afresh;
     ctx.destination = Destination::Nowhere;
@@ -63,190 +64,164 @@ async fn check_access_from(
         active.request.belongs_to(None);
     }
     loop {
-        let looked_up = lookup_record(state, &target, afresh).await;
-        let judged = judge(
-            &ctx.settings.previews,
-            &target,
-            ctx.settings.exempt_ports.contains(&target.port),
-            looked_up.as_ref().ok().map(|entry| &entry.record),
-            &session.req_header().headers,
-            ctx.preview.as_deref(),
-        );
-        let answered = !matches!(looked_up, Err(ProxyError::StoreUnavailable));
-        ctx.preview_result = judged.result.filter(|_| answered);
-        let entry = looked_up?;
-        check_token(state, session, ctx, judged, may_redirect)?;
-        take_slot(state, ctx, &target, &downstream, &entry)?;
-        match state.lifecycle.gate(&target.id) {
-            GateVerdict::Pass => {
-                return choose_route(state, ctx, &target, &downstream, entry).map_err(Rejection::Error);
-            }
-            GateVerdict::Refuse(refusal) => return Err(error_of(refusal).into()),
-            GateVerdict::Hold => {}
-        }
         let request = session.req_header();
-        let patient = ctx.held < ctx.settings.pause_wait || ctx.held.is_zero();
-        if is_preflight(&request.method, &request.headers) || !patient {
-            // A preflight wakes nothing and holds nothing; and a state that keeps changing
-            // must not hold a request for longer than one that does not.
-            match state.lifecycle.gate_without_hold(&target.id) {
-                Some(refusal) => return Err(error_of(refusal).into()),
-                None => {
-                    return choose_route(state, ctx, &target, &downstream, entry).map_err(Rejection::Error);
-                }
-            }
-        }
-        // Nothing of the old life is kept while the request waits for the next one.
-        drop(entry);
-        if let Some(active) = &ctx.active {
-            active.request.belongs_to(None);
-        }
-        let id = header_text(&ctx.request_id).to_owned();
-        let begun = Instant::now();
-        let held = tokio::select! {
-            held = state.lifecycle.hold(&target.id, &id, !ctx.resumed) => held,
-            () = client_left(session, &downstream) => return Err(Rejection::of_a_client_that_left(ctx)),
+        let patient = ctx.held < settings.pause_wait || ctx.held.is_zero();
+        let view = AccessView {
+            target: &target,
+            headers: &request.headers,
+            settings: &settings,
+            preview: ctx.preview.as_deref(),
+            may_redirect,
         };
-        ctx.held += begun.elapsed();
-        match held {
-            HoldOutcome::Changed => {}
-            HoldOutcome::Resumed => {
-                ctx.resumed = true;
-                ctx.attempts.tally.restart();
+        let mut surroundings = UnderWay {
+            state,
+            settings: &settings,
+            target: &target,
+            downstream: &downstream,
+            active: &mut ctx.active,
+            started: ctx.started,
+            afresh,
+            // A preflight wakes nothing and holds nothing; and a state that keeps changing must not hold a
+            // request for longer than one that does not.
+            may_be_held: patient && !is_preflight(&request.method, &request.headers),
+        };
+        let outcome = decide(&view, &mut surroundings, &mut Unrecorded).await;
+        ctx.right = outcome.right;
+        ctx.preview_result = outcome.preview_result;
+        let forward = match outcome.decision {
+            Ok(Decision::Forward(forward)) => forward,
+            Ok(Decision::WithoutTicket) => return Err(Rejection::WithoutTicket),
+            Ok(Decision::Hold) => {
+                hold(state, session, ctx, &target, &downstream).await?;
+                afresh = true;
+                continue;
             }
-            HoldOutcome::Refuse(refusal) => return Err(error_of(refusal).into()),
-        }
-        afresh = true;
+            Err(error) => {
+                let masks = settings.answers.mask_existence || sends_to_log_in(session, ctx);
+                ctx.masked_as_unavailable = is_masked_as_unavailable(error, masks, state.store.failing());
+                return Err(error.into());
+            }
+        };
+        ctx.masked_host = forward.masked_host;
+        ctx.destination = Destination::Sandbox(Sandbox {
+            entry: forward.entry,
+            route: forward.route,
+            permit: forward.permit,
+        });
+        return Ok(());
     }
 }
 
-async fn lookup_record(
+/// Holds the request until the state of its sandbox has changed.
+async fn hold(
     state: &ProxyState,
-    target: &SandboxTarget,
-    afresh: bool,
-) -> Result<Arc<RouteEntry>, ProxyError> {
-    let looked_up = if afresh {
-        state.resolver.lookup_fresh(&target.id).await
-    } else if let Some(cached) = state.resolver.cached(target.id.as_str()) {
-        Ok(cached)
-    } else {
-        state.resolver.lookup(&target.id).await
-    };
-    match looked_up {
-        Ok(Lookup::Found(entry)) => Ok(entry),
-        Ok(Lookup::Unknown) => Err(ProxyError::NoRecord),
-        Err(error) => {
-            tracing::debug!(%error, "lookup failed");
-            Err(ProxyError::StoreUnavailable)
-        }
-    }
-}
-
-fn check_token(
-    state: &ProxyState,
-    session: &Session,
+    session: &mut Session,
     ctx: &mut Context,
-    judged: Judgement,
-    may_redirect: bool,
+    target: &SandboxTarget,
+    downstream: &Downstream,
 ) -> Result<(), Rejection> {
-    let refusal = match judged.right {
-        Ok(right) => {
-            ctx.right = Some(right);
-            let redirects = may_redirect
-                && ctx.preview.as_ref().is_some_and(|one| one.redirects(right, &ctx.settings.previews));
-            return if redirects { Err(Rejection::WithoutTicket) } else { Ok(()) };
-        }
-        Err(refusal) => refusal,
-    };
-    ctx.right = None;
-    // While the store cannot answer, an unknown id is answered 310500; a masked refusal must
-    // not differ from it.
-    let masked = ctx.settings.answers.mask_existence || sends_to_log_in(session, ctx);
-    ctx.masked_as_unavailable = masked && refusal != Refusal::Expired && state.store.failing();
-    Err(refusal.error().into())
-}
-
-fn take_slot(
-    state: &ProxyState,
-    ctx: &mut Context,
-    target: &SandboxTarget,
-    downstream: &Downstream,
-    entry: &RouteEntry,
-) -> Result<(), ProxyError> {
-    let active = match &ctx.active {
-        Some(active) => active,
-        None => {
-            let limit = ctx.settings.limits.requests_per_sandbox;
-            let active = state
-                .active_requests
-                .enter(&target.id, downstream, limit, ctx.started)
-                .map_err(|limit| ProxyError::TooManyForSandbox { limit })?;
-            ctx.active.insert(active)
-        }
-    };
-    active.request.belongs_to(Some(entry.generation));
-    match active.request.ended() {
-        None => Ok(()),
-        Some(EndReason::Killed) => Err(ProxyError::Killed),
-        Some(EndReason::Revoked) => Err(ProxyError::Revoked),
-        Some(EndReason::Drained) => Err(ProxyError::DrainTimeout),
+    // Nothing of the old life is kept while the request waits for the next one.
+    if let Some(active) = &ctx.active {
+        active.request.belongs_to(None);
     }
-}
-
-fn choose_route(
-    state: &ProxyState,
-    ctx: &mut Context,
-    target: &SandboxTarget,
-    downstream: &Downstream,
-    entry: Arc<RouteEntry>,
-) -> Result<(), ProxyError> {
-    ctx.masked_host = masked_host(&entry, target.port)?;
-    let node_ip: IpAddr = ctx.settings.node_ip.unwrap_or_else(|| downstream.conn.local.ip()).to_canonical();
-    let route = cube_resolver::route(&entry.record, target.port, node_ip, &ctx.settings.guard)
-        .map_err(error_of_route)?;
-    let permit = match state.breaker.check_for(route.node, route.address.ip(), &target.id) {
-        BreakerVerdict::Pass(permit) => permit,
-        BreakerVerdict::Faulty => return Err(ProxyError::FaultyNode),
-        BreakerVerdict::Open => return Err(ProxyError::BreakerOpen),
+    let id = header_text(&ctx.request_id).to_owned();
+    let begun = Instant::now();
+    let held = tokio::select! {
+        held = state.lifecycle.hold(&target.id, &id, !ctx.resumed) => held,
+        () = client_left(session, downstream) => return Err(Rejection::of_a_client_that_left(ctx)),
     };
-    ctx.destination = Destination::Sandbox(Sandbox { entry, route, permit });
+    ctx.held += begun.elapsed();
+    match held {
+        HoldOutcome::Changed => {}
+        HoldOutcome::Resumed => {
+            ctx.resumed = true;
+            ctx.attempts.tally.restart();
+        }
+        HoldOutcome::Refuse(refusal) => return Err(error_of_gate(refusal).into()),
+    }
     Ok(())
 }
 
-/// What the sandbox sees as Host, where that is not the client's own.
-pub(crate) fn masked_host(entry: &RouteEntry, port: Port) -> Result<Option<HeaderValue>, ProxyError> {
-    if port == Port::ENVD {
-        return Ok(None);
-    }
-    match &entry.record.mask_request_host {
-        FieldValue::Missing => Ok(None),
-        FieldValue::Malformed => Err(ProxyError::MalformedAddress),
-        FieldValue::Value(mask) => {
-            HeaderValue::from_str(&mask.render(port)).map(Some).map_err(|_| ProxyError::MalformedAddress)
+/// The steps as a request takes them.
+struct UnderWay<'a> {
+    state: &'a ProxyState,
+    settings: &'a Settings,
+    target: &'a SandboxTarget,
+    downstream: &'a Downstream,
+    active: &'a mut Option<ActiveRequest>,
+    started: Instant,
+    /// The record is read anew, whatever is cached.
+    afresh: bool,
+    may_be_held: bool,
+}
+
+impl Surroundings for UnderWay<'_> {
+    type Permit = DialPermit;
+
+    async fn record(&mut self, _: &mut impl Recorder) -> Result<Arc<RouteEntry>, ProxyError> {
+        let (resolver, id) = (&self.state.resolver, &self.target.id);
+        let looked_up = if self.afresh {
+            resolver.lookup_fresh(id).await
+        } else if let Some(cached) = resolver.cached(id.as_str()) {
+            Ok(cached)
+        } else {
+            resolver.lookup(id).await
+        };
+        match looked_up {
+            Ok(Lookup::Found(entry)) => Ok(entry),
+            Ok(Lookup::Unknown) => Err(ProxyError::NoRecord),
+            Err(error) => {
+                tracing::debug!(%error, "lookup failed");
+                Err(ProxyError::StoreUnavailable)
+            }
         }
     }
-}
 
-/// What a refusal of the gate is answered as.
-pub(crate) fn error_of(refusal: GateRefusal) -> ProxyError {
-    match refusal {
-        GateRefusal::Pausing => ProxyError::Pausing,
-        GateRefusal::Paused => ProxyError::Paused,
-        GateRefusal::ResumeFailed => ProxyError::ResumeFailed,
-        GateRefusal::ResumeQuota => ProxyError::ResumeQuota,
-        GateRefusal::Killed => ProxyError::Killed,
-        GateRefusal::TooManyHeld => ProxyError::HeldTooMany,
+    fn take_slot(&mut self, entry: &RouteEntry, _: &mut impl Recorder) -> Result<(), ProxyError> {
+        let active = match &*self.active {
+            Some(active) => active,
+            None => {
+                let limit = self.settings.limits.requests_per_sandbox;
+                let active = self
+                    .state
+                    .active_requests
+                    .enter(&self.target.id, self.downstream, limit, self.started)
+                    .map_err(|limit| ProxyError::TooManyForSandbox { limit })?;
+                self.active.insert(active)
+            }
+        };
+        active.request.belongs_to(Some(entry.generation));
+        match active.request.ended() {
+            None => Ok(()),
+            Some(EndReason::Killed) => Err(ProxyError::Killed),
+            Some(EndReason::Revoked) => Err(ProxyError::Revoked),
+            Some(EndReason::Drained) => Err(ProxyError::DrainTimeout),
+        }
     }
-}
 
-/// What a record without a route is answered as.
-pub(crate) fn error_of_route(error: RouteError) -> ProxyError {
-    match error {
-        RouteError::NoHostIp => ProxyError::NoHostIp,
-        RouteError::NoSandboxIp => ProxyError::NoSandboxIp,
-        RouteError::NoMapping(_) => ProxyError::NoMapping,
-        RouteError::Malformed(_) => ProxyError::MalformedAddress,
-        RouteError::Forbidden { .. } => ProxyError::ForbiddenAddress,
+    fn gate(&mut self, _: &mut impl Recorder) -> Result<GateStep, ProxyError> {
+        let (lifecycle, id) = (&self.state.lifecycle, &self.target.id);
+        match lifecycle.gate(id) {
+            GateVerdict::Pass => Ok(GateStep::Pass),
+            GateVerdict::Refuse(refusal) => Err(error_of_gate(refusal)),
+            GateVerdict::Hold if self.may_be_held => Ok(GateStep::Hold),
+            GateVerdict::Hold => lifecycle
+                .gate_without_hold(id)
+                .map_or(Ok(GateStep::Pass), |refusal| Err(error_of_gate(refusal))),
+        }
+    }
+
+    fn node(&self, _: &RouteEntry) -> NodeView {
+        let own = self.settings.node_ip.unwrap_or_else(|| self.downstream.conn.local.ip());
+        NodeView { node_ip: own.to_canonical(), connected_to: None, assumed: String::new() }
+    }
+
+    fn breaker(&mut self, route: &Route, _: &mut impl Recorder) -> Result<DialPermit, ProxyError> {
+        match self.state.breaker.check_for(route.node, route.address.ip(), &self.target.id) {
+            BreakerVerdict::Pass(permit) => Ok(permit),
+            BreakerVerdict::Faulty => Err(ProxyError::FaultyNode),
+            BreakerVerdict::Open => Err(ProxyError::BreakerOpen),
+        }
     }
 }
 

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cube_route::{BadRequest, ListenerKind, Port, RequestHead, envd_control_route, forwarded_headers};
-use http::{Method, Version, header};
+use cube_route::{ListenerKind, Port, RequestHead, forwarded_headers};
+use http::{Version, header};
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 
 use crate::connection::{Downstream, Framing, ListenerProtocol, is_line_of};
+use crate::decision::head::{self, HeadView, Named};
+use crate::decision::recorder::Unrecorded;
 use crate::error_response::ProxyError;
 use crate::metrics::RouteClass;
 use crate::preview::{Presented, PreviewHead};
@@ -21,10 +24,6 @@ use crate::proxy::path_redirect::bare_path;
 use crate::proxy::preview_redirect;
 use crate::proxy::rejection::Rejection;
 use crate::proxy::state::ProxyState;
-
-/// The most pieces of a cookie in one HTTP/2 request. Browsers keep at most some hundreds of cookies
-/// for a site, and each piece costs the client only a few bytes.
-const COOKIE_CRUMBS: usize = 1_000;
 
 /// The request phase. `Ok(true)`: a response was sent.
 pub(crate) async fn filter_request(
@@ -78,7 +77,7 @@ fn set_timeouts(state: &ProxyState, session: &mut Session, ctx: &Context) {
 
 /// Checks the head and reads whom it names.
 fn check_head(state: &ProxyState, session: &mut Session, ctx: &mut Context) -> Result<(), ProxyError> {
-    let head_bytes = raw_head(session).map_or(0, |raw| raw.len());
+    let head_bytes = raw_head(session).map(|raw| raw.len());
     let misframed = has_both_framings(session) || pingora_read_another_head(session, ctx);
     let odd_line = ctx.downstream.as_ref().and_then(|downstream| downstream.conn.take_odd_line());
     let target_changed = pingora_changed_target(session, odd_line.as_deref());
@@ -100,103 +99,58 @@ fn check_head(state: &ProxyState, session: &mut Session, ctx: &mut Context) -> R
     ctx.seen.real_ip = Some(forwarded.real_ip);
     ctx.seen.forwarded_for = forwarded.chain.and_then(|chain| http::HeaderValue::from_str(&chain).ok());
 
-    // Whom it names, before anything may refuse it, so that log and answer can say it.
+    // Whom it names, before anything may refuse it, so that log and response can say it.
     let target = Bytes::copy_from_slice(request.raw_path());
     let authority = if request.version == Version::HTTP_2 { request.uri.authority().cloned() } else { None };
-    let read = cube_route::parse_request(
-        &RequestHead {
+    let grpc_listener = downstream.conn.protocol == ListenerProtocol::Grpc;
+    let view = HeadView {
+        head: RequestHead {
             version: request.version,
             method: &request.method,
             target: &target,
             authority: authority.as_ref().map(http::uri::Authority::as_str),
             headers: &request.headers,
-            listener: if downstream.conn.protocol == ListenerProtocol::Grpc {
-                ListenerKind::Grpc
-            } else {
-                ListenerKind::Data
-            },
+            listener: if grpc_listener { ListenerKind::Grpc } else { ListenerKind::Data },
         },
-        &settings.rules,
-    );
-    let mut control_plane = false;
-    let named = match read {
-        Ok(read) => {
-            ctx.host = Bytes::copy_from_slice(read.host.as_bytes());
-            if read.origin_form.as_ref() != target.as_ref() {
-                ctx.origin_form = Some(Bytes::copy_from_slice(&read.origin_form));
-            }
-            control_plane = read.target.is_none() && settings.is_control_plane(&read.client_host);
-            ctx.target = read.target;
-            let origin_form = ctx.origin_form(&target);
-            if let Some(named) = &ctx.target
-                && let Some((presented, rest)) = Presented::read(
-                    &PreviewHead {
-                        method: &request.method,
-                        headers: &request.headers,
-                        origin_form,
-                        form: named.form,
-                        host: read.client_host,
-                        tls: is_tls(&request.headers, &downstream, settings.trusts(peer)),
-                    },
-                    &settings.previews,
-                )
-            {
-                ctx.preview = Some(Box::new(presented));
-                ctx.origin_form = rest.map(Bytes::from).or_else(|| ctx.origin_form.take());
-            }
-            let upstream = ctx.upstream_target(&target);
-            let path = upstream.split(|b| *b == b'?').next().unwrap_or_default();
-            ctx.route_class = std::str::from_utf8(path).map_or(RouteClass::Other, RouteClass::of);
-            if ctx.target.is_some() || control_plane { Ok(()) } else { Err(ProxyError::BadTarget) }
-        }
-        Err(error) => Err(error_of(error)),
+        peer: Some(peer),
+        bytes: head_bytes,
+        sound: !misframed && !target_changed && well_framed(request),
+        content_length: content_length(request),
     };
-
-    ctx.gauges.inflight = Some(state.metrics.inflight(ctx.route_class));
-    let limits = &settings.limits;
-    // Before anything else may refuse it: a request that is malformed counts as well.
-    if let Some(rate) = limits.request_rate()
-        && !state.rate.allows(forwarded.real_ip, rate)
-    {
-        return Err(ProxyError::TooManyFromAddress);
-    }
-    if target.len() > limits.target {
-        return Err(ProxyError::TargetTooLong);
-    }
-    let crumbs = cookie_crumbs(request);
-    if crumbs > COOKIE_CRUMBS {
-        return Err(ProxyError::HeadTooLarge);
-    }
-    // They reach the sandbox as one header, and count as one.
-    let fields = request.headers.len() - crumbs.saturating_sub(1);
-    let head_bytes = if head_bytes > 0 { head_bytes } else { h2_head_len(&request.headers) + target.len() };
-    // On HTTP/2 the authority stands for Host, which counts.
-    let host_field = usize::from(authority.is_some() && !request.headers.contains_key(header::HOST));
-    if head_bytes > limits.head || fields + host_field > limits.headers {
-        return Err(ProxyError::HeadTooLarge);
-    }
-    if matches!(request.method, Method::TRACE | Method::CONNECT) {
-        return Err(ProxyError::MethodNotAllowed);
-    }
-    if misframed || target_changed || !good_framing(request) {
-        return Err(ProxyError::BadRequest);
-    }
-    named?;
-
-    if let Some(target) = &ctx.target
-        && target.port == Port::ENVD
-        && !settings.allows_envd_control(peer)
-    {
-        let raw = ctx.origin_form.as_deref().unwrap_or(request.raw_path());
-        if let Some(path) = envd_control_route(&target.upstream_target(raw)) {
-            return Err(ProxyError::EnvdControl { path });
+    let named = Named::read(&view.head, &settings);
+    if let Ok(read) = &named.parsed {
+        ctx.host = Bytes::copy_from_slice(read.host.as_bytes());
+        if read.origin_form.as_ref() != target.as_ref() {
+            ctx.origin_form = Some(Bytes::copy_from_slice(&read.origin_form));
         }
+        ctx.target.clone_from(&read.target);
+        if let Some(named) = &ctx.target
+            && let Some((presented, rest)) = Presented::read(
+                &PreviewHead {
+                    method: &request.method,
+                    headers: &request.headers,
+                    origin_form: ctx.origin_form(&target),
+                    form: named.form,
+                    host: read.client_host,
+                    tls: is_tls(&request.headers, &downstream, settings.trusts(peer)),
+                },
+                &settings.previews,
+            )
+        {
+            ctx.preview = Some(Box::new(presented));
+            ctx.origin_form = rest.map(Bytes::from).or_else(|| ctx.origin_form.take());
+        }
+        let upstream = ctx.upstream_target(&target);
+        let path = upstream.split(|b| *b == b'?').next().unwrap_or_default();
+        ctx.route_class = std::str::from_utf8(path).map_or(RouteClass::Other, RouteClass::of);
     }
-    if let (Some(limit), Some(length)) = (*limits.body, content_length(request))
-        && length > limit
-    {
-        return Err(ProxyError::BodyTooLarge);
-    }
+    ctx.gauges.inflight = Some(state.metrics.inflight(ctx.route_class));
+
+    let rate = settings.limits.request_rate();
+    let rate_allows = || rate.is_none_or(|rate| state.rate.allows(forwarded.real_ip, rate));
+    head::check(&view, &named, &settings, rate_allows, &mut Unrecorded)?;
+    let control_plane = named.control_plane;
+    unify_length(request);
 
     ctx.upgrade_named = request.headers.contains_key(header::UPGRADE);
     ctx.upgrade = ctx.upgrade_named && keep_real_upgrade(request, &ctx.target, &settings);
@@ -221,19 +175,6 @@ fn check_head(state: &ProxyState, session: &mut Session, ctx: &mut Context) -> R
 fn is_tls(headers: &http::HeaderMap, downstream: &Downstream, trusted: bool) -> bool {
     let secure = downstream.conn.protocol.scheme() == "https";
     forwarded_headers::forwarded_proto(headers, trusted, secure) == "https"
-}
-
-/// A head that names no sandbox in any form is told so; one that is no good head, that.
-pub(crate) fn error_of(error: BadRequest) -> ProxyError {
-    match error {
-        BadRequest::Id(_)
-        | BadRequest::Port(_)
-        | BadRequest::HeaderPair
-        | BadRequest::HeaderTwice
-        | BadRequest::PathForm
-        | BadRequest::NoForm => ProxyError::BadTarget,
-        _ => ProxyError::BadRequest,
-    }
 }
 
 /// The head of an HTTP/1 request as it came in.
@@ -291,9 +232,9 @@ fn has_both_framings(session: &Session) -> bool {
     })
 }
 
-/// RFC 9112, 6: the one transfer coding is chunked, and a length is one number. Pingora has
-/// refused lengths that differ; equal ones become one.
-fn good_framing(request: &mut pingora::http::RequestHeader) -> bool {
+/// RFC 9112, 6: the one transfer coding is chunked, and a length is one number. Pingora has refused lengths
+/// that differ.
+fn well_framed(request: &RequestHeader) -> bool {
     let mut codings = request.headers.get_all(header::TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next() {
         let chunked = coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
@@ -301,50 +242,33 @@ fn good_framing(request: &mut pingora::http::RequestHeader) -> bool {
             return false;
         }
     }
+    !request.headers.contains_key(header::CONTENT_LENGTH) || content_length(request).is_some()
+}
+
+/// Makes one number of a length that is said several times.
+fn unify_length(request: &mut RequestHeader) {
     let mut lengths = request.headers.get_all(header::CONTENT_LENGTH).iter();
-    let Some(first) = lengths.next() else { return true };
+    let Some(first) = lengths.next() else { return };
     if lengths.next().is_none() && first.as_bytes().iter().all(u8::is_ascii_digit) {
-        return true;
+        return;
     }
-    match content_length(request) {
-        Some(length) => request.insert_header(header::CONTENT_LENGTH, length).is_ok(),
-        None => false,
+    if let Some(length) = content_length(request) {
+        // A number is no header value that could be refused.
+        let _ = request.insert_header(header::CONTENT_LENGTH, length);
     }
 }
 
 /// The length of the body as the head says it; the first of a list of equal ones.
-fn content_length(request: &pingora::http::RequestHeader) -> Option<u64> {
+fn content_length(request: &RequestHeader) -> Option<u64> {
     let value = request.headers.get(header::CONTENT_LENGTH)?;
     let first = value.to_str().ok()?.split(',').next()?.trim();
     (!first.is_empty() && first.bytes().all(|b| b.is_ascii_digit())).then(|| first.parse().ok())?
 }
 
-/// The pieces into which an HTTP/2 client cut its cookie (RFC 9113, 8.2.3); 0 in HTTP/1, where
-/// each header is a header.
-fn cookie_crumbs(request: &pingora::http::RequestHeader) -> usize {
-    if request.version != Version::HTTP_2 {
-        return 0;
-    }
-    request.headers.get_all(header::COOKIE).iter().count()
-}
-
-/// The bytes of the header section as HTTP/1.1 would write it, cookie crumbs joined: between two of
-/// them is `; `.
-fn h2_head_len(headers: &http::HeaderMap) -> usize {
-    let mut cookies = 0;
-    let mut bytes = 0;
-    for (name, value) in headers {
-        bytes += name.as_str().len() + value.len() + 4;
-        cookies += usize::from(name == header::COOKIE);
-    }
-    // The name and line of all but the first make room for the separator.
-    bytes - cookies.saturating_sub(1) * "cookie: \r\n".len().saturating_sub("; ".len())
-}
-
 /// Whether a request with an `Upgrade` asks for one that is passed on; where it does not, the field
 /// goes, so that Pingora sees none either (connections.md, WebSocket and upgrades).
 fn keep_real_upgrade(
-    request: &mut pingora::http::RequestHeader,
+    request: &mut RequestHeader,
     target: &Option<cube_route::SandboxTarget>,
     settings: &crate::settings::Settings,
 ) -> bool {

@@ -26,6 +26,7 @@ mod documents;
 mod drain;
 mod e2b;
 mod error_log;
+mod explained;
 mod failover;
 mod first_byte;
 mod gate;

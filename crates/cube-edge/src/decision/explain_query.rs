@@ -2,13 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use cube_route::{ListenerKind, RequestHead};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use percent_encoding::percent_decode_str;
 
 /// A request as its sender would describe it. Nothing of it is sent anywhere.
 #[derive(Debug, Clone)]
 pub struct ExplainQuery {
-    pub(super) method: Method,
+    pub(crate) method: Method,
     /// Path and query.
     pub(super) target: String,
     pub(super) headers: HeaderMap,
@@ -36,6 +37,23 @@ pub enum ExplainQueryError {
 }
 
 impl ExplainQuery {
+    /// The head as the request path would see it.
+    pub(super) fn head(&self) -> RequestHead<'_> {
+        RequestHead {
+            version: Version::HTTP_11,
+            method: &self.method,
+            target: self.target.as_bytes(),
+            authority: None,
+            headers: &self.headers,
+            listener: ListenerKind::Data,
+        }
+    }
+
+    /// `Content-Length`, where there is a number in it.
+    pub(super) fn content_length(&self) -> Option<u64> {
+        self.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+    }
+
     /// A GET of `url`, where `http://` may be left out. `headers` are lines, `Name: value`; a Host
     /// among them replaces the one of the URL.
     ///
@@ -85,7 +103,7 @@ impl ExplainQuery {
     ///
     /// # Errors
     /// [`ExplainQueryError`].
-    pub(super) fn of_query(query: &str) -> Result<Self, ExplainQueryError> {
+    pub(crate) fn of_query(query: &str) -> Result<Self, ExplainQueryError> {
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
         let pairs = || query.split('&').filter_map(|pair| pair.split_once('='));
         let all = |wanted: &'static str| {
