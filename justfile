@@ -49,6 +49,10 @@ fmt:
 lint:
     cargo clippy --workspace --all-targets --locked -- -D warnings
 
+# Which file of cube-edge uses which; fails where files use each other in a circle (--graph: all arrows)
+modules *args:
+    scripts/modules {{args}}
+
 # Advisories, licences, sources
 deny:
     scripts/deny

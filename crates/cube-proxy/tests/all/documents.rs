@@ -127,6 +127,37 @@ fn the_operations_guide_has_every_return_code_and_reason() {
 }
 
 #[test]
+fn files_that_the_architecture_names_are_there() {
+    let crates = root().join("crates");
+    let section = page("architecture.md");
+    let section = section.split("## Where something is").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let mut found = 0;
+    for line in section.expect("the section").lines().filter(|line| line.starts_with('|')) {
+        let mut directory = crates.clone();
+        for file in quoted(line).iter().filter(|file| file.ends_with(".rs") || file.ends_with('/')) {
+            let path = if file.contains("/src/") { crates.join(file) } else { directory.join(file) };
+            assert!(path.exists(), "{}: {file}", line);
+            if file.contains("/src/") {
+                directory = path.parent().expect("a directory").to_owned();
+            }
+            found += 1;
+        }
+    }
+    assert!(found > 20, "{found}");
+}
+
+#[test]
+fn the_contract_lists_every_route_of_the_admin_api() {
+    let text = page("contract/lifecycle.md");
+    for (method, path) in cube_edge::admin_routes() {
+        assert!(
+            text.contains(&format!("`{method} {path}")),
+            "docs/contract/lifecycle.md has no {method} {path}"
+        );
+    }
+}
+
+#[test]
 fn keys_and_variables_that_pages_name_exist() {
     let reference = page("configuration.md");
     let keys: BTreeSet<&str> =
