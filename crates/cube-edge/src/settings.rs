@@ -24,6 +24,8 @@ pub struct Settings {
     pub node_ip: Option<IpAddr>,
     /// `listen.http`, `listen.https`, `listen.grpc`: where clients connect, for `explain`.
     pub listens: Vec<SocketAddr>,
+    /// `listen.proxy_protocol`.
+    pub proxy_protocol: Vec<IpNet>,
     /// `routing.domains` and the dialect's client-id suffix.
     pub rules: Rules,
     /// `routing.trusted_proxies`.
@@ -101,7 +103,11 @@ cube_settings::section! {
 impl Settings {
     /// What of these concerns client connections.
     pub(crate) fn connections(&self) -> ConnectionSettings {
-        ConnectionSettings { limits: self.limits.clone(), silence_timeout: self.upstream.silence_timeout }
+        ConnectionSettings {
+            limits: self.limits.clone(),
+            silence_timeout: self.upstream.silence_timeout,
+            proxy_protocol: self.proxy_protocol.clone(),
+        }
     }
 
     /// Whether `address` may be believed what it forwards.

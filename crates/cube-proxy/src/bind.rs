@@ -67,7 +67,15 @@ mod tests {
     use super::*;
 
     fn listen(http: Vec<SocketAddr>, admin: Option<SocketAddr>) -> Listen {
-        Listen { http, https: vec![], grpc: vec![], admin, metrics: None, health: None }
+        Listen {
+            http,
+            https: vec![],
+            grpc: vec![],
+            admin,
+            metrics: None,
+            health: None,
+            proxy_protocol: vec![],
+        }
     }
 
     #[test]

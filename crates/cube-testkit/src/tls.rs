@@ -9,6 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::client::TlsStream;
@@ -213,8 +214,22 @@ impl TlsClient {
     /// # Errors
     /// What the connection or the handshake says.
     pub async fn connect(&self, address: SocketAddr, name: &str) -> std::io::Result<TlsSession> {
-        let stream = within("a connection", TcpStream::connect(address)).await?;
+        self.connect_after(address, b"", name).await
+    }
+
+    /// The same, where something is sent before the handshake begins.
+    ///
+    /// # Errors
+    /// What the connection or the handshake says.
+    pub async fn connect_after(
+        &self,
+        address: SocketAddr,
+        before: &[u8],
+        name: &str,
+    ) -> std::io::Result<TlsSession> {
+        let mut stream = within("a connection", TcpStream::connect(address)).await?;
         stream.set_nodelay(true)?;
+        stream.write_all(before).await?;
         let name = ServerName::try_from(name.to_owned()).expect("a server name");
         let handshake = TlsConnector::from(self.0.clone()).connect(name, stream);
         let stream = within("a TLS handshake", handshake).await?;

@@ -43,6 +43,7 @@ fn settings() -> crate::Settings {
     crate::Settings {
         node_ip: Some([10, 0, 0, 9].into()),
         listens: Vec::new(),
+        proxy_protocol: Vec::new(),
         rules: cube_route::Rules::new(&[], false).unwrap(),
         trusted_proxies: Vec::new(),
         forward_credentials: false,

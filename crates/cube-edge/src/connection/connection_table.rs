@@ -27,6 +27,8 @@ pub(crate) enum Refused {
     Address,
     /// The limit of open files.
     Descriptors,
+    /// No header of the PROXY protocol where there has to be one.
+    ProxyProtocol,
 }
 
 /// Which connections are ended. HTTP/2 ones end by themselves but at the last.
@@ -60,34 +62,14 @@ impl ConnectionTable {
         })
     }
 
-    /// A place for a connection from `address`, given back when the place is dropped.
-    /// `per_address` 0: no bound by address.
-    pub(crate) fn admit(
-        self: &Arc<Self>,
-        address: IpAddr,
-        most: usize,
-        per_address: usize,
-    ) -> Result<ConnectionSlot, Refused> {
+    /// A slot for a connection, given back when it is dropped.
+    pub(crate) fn admit(self: &Arc<Self>, most: usize) -> Result<ConnectionSlot, Refused> {
         if self.open.fetch_add(1, Ordering::AcqRel) >= most {
             self.leave();
             return Err(Refused::Full);
         }
-        let mut slot = ConnectionSlot {
-            table: self.clone(),
-            key: self.next.fetch_add(1, Ordering::Relaxed),
-            address: None,
-        };
-        if per_address > 0 {
-            let mut addresses = self.addresses.of(&address).lock();
-            let count = addresses.entry(address).or_insert(0);
-            if *count >= per_address {
-                drop(addresses);
-                return Err(Refused::Address);
-            }
-            *count += 1;
-            slot.address = Some(address);
-        }
-        Ok(slot)
+        let key = self.next.fetch_add(1, Ordering::Relaxed);
+        Ok(ConnectionSlot { table: self.clone(), key, address: None })
     }
 
     /// Connections open now.
@@ -144,6 +126,20 @@ pub(crate) struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
+    /// Counts the connection among those from `address`. `most` 0: no bound.
+    pub(crate) fn count_for(&mut self, address: IpAddr, most: usize) -> Result<(), Refused> {
+        if most > 0 {
+            let mut addresses = self.table.addresses.of(&address).lock();
+            let count = addresses.entry(address).or_insert(0);
+            if *count >= most {
+                return Err(Refused::Address);
+            }
+            *count += 1;
+            self.address = Some(address);
+        }
+        Ok(())
+    }
+
     /// Makes the connection known, so that a drain reaches it.
     pub(crate) fn hold(&self, conn: &Arc<Conn>) {
         self.table.shards.of(&self.key).lock().insert(self.key, conn.clone());
@@ -178,29 +174,30 @@ mod tests {
     #[test]
     fn the_bound_on_all_connections_is_given_back_with_the_place() {
         let table = ConnectionTable::new();
-        let first = table.admit(HOME, 2, 0).unwrap();
-        let _second = table.admit(HOME, 2, 0).unwrap();
-        assert_eq!(table.admit(OTHER, 2, 0).err(), Some(Refused::Full));
+        let first = table.admit(2).unwrap();
+        let _second = table.admit(2).unwrap();
+        assert_eq!(table.admit(2).err(), Some(Refused::Full));
         assert_eq!(table.open(), 2);
         drop(first);
-        assert!(table.admit(OTHER, 2, 0).is_ok());
+        assert!(table.admit(2).is_ok());
     }
 
     #[test]
     fn the_bound_by_address_concerns_that_address_alone() {
         let table = ConnectionTable::new();
-        let first = table.admit(HOME, 9, 1).unwrap();
-        assert_eq!(table.admit(HOME, 9, 1).err(), Some(Refused::Address));
-        assert!(table.admit(OTHER, 9, 1).is_ok());
+        let count = |address| table.admit(9).and_then(|mut slot| slot.count_for(address, 1).map(|()| slot));
+        let first = count(HOME).unwrap();
+        assert_eq!(count(HOME).err(), Some(Refused::Address));
+        assert!(count(OTHER).is_ok());
         assert_eq!(table.open(), 1, "what was refused holds no place");
         drop(first);
-        assert!(table.admit(HOME, 9, 1).is_ok());
+        assert!(count(HOME).is_ok());
     }
 
     #[tokio::test]
     async fn an_emptied_table_says_so() {
         let table = ConnectionTable::new();
-        let slot = table.admit(HOME, 1, 0).unwrap();
+        let slot = table.admit(1).unwrap();
         let waiter = tokio::spawn({
             let table = table.clone();
             async move { table.emptied().await }

@@ -1,5 +1,6 @@
 //! Accepts the connections of all data listeners, and drives each to its end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use super::stream::{Socket, Transport};
 
 use super::conn::{self, Conn, ListenerProtocol, Refuse};
 use super::listener::Listener;
+use super::proxy_protocol::{self, HeaderError};
 use super::settings::ConnectionSettings;
 use super::stream::ClientStream;
 use super::tls::Certificates;
@@ -150,12 +152,23 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         }
         let settings = self.settings.load_full();
         let per_address = settings.limits.connections_per_ip.map_or(0, |most| most as usize);
-        let slot = match self.table.admit(peer.ip().to_canonical(), *settings.limits.connections, per_address)
-        {
+        let announced = settings.expects_proxy_header(peer.ip().to_canonical());
+        let mut slot = match self.table.admit(*settings.limits.connections) {
             Ok(slot) => slot,
             Err(refused) => return self.turn_away(refused),
         };
+        if !announced && let Err(refused) = slot.count_for(peer.ip().to_canonical(), per_address) {
+            return self.turn_away(refused);
+        }
         tokio::spawn(async move {
+            let mut peer = peer;
+            if announced {
+                let Some(named) = self.read_proxy_header(&tcp, accepted, &settings).await else { return };
+                peer = named.unwrap_or(peer);
+                if let Err(refused) = slot.count_for(peer.ip().to_canonical(), per_address) {
+                    return self.turn_away(refused);
+                }
+            }
             let tcp = Arc::new(tcp);
             let conn = Arc::new(Conn::new(peer, local, protocol, tcp.clone(), self.refuse.clone()));
             slot.hold(&conn);
@@ -170,6 +183,30 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             }
             drop::<ConnectionSlot>(slot);
         });
+    }
+
+    /// Whose connection a balancer passes on, `Some(None)` where it is its own; `None`: it does not say so in
+    /// time, and the connection ends.
+    async fn read_proxy_header(
+        &self,
+        tcp: &TcpStream,
+        accepted: Instant,
+        settings: &ConnectionSettings,
+    ) -> Option<Option<SocketAddr>> {
+        let read = timeout_at(accepted + settings.limits.header_timeout, proxy_protocol::read(tcp));
+        let read = tokio::select! {
+            read = read => read,
+            () = self.drain.reached(Stage::Emptying) => return None,
+        };
+        match read {
+            Ok(Ok(named)) => Some(named),
+            // A balancer looked whether somebody listens.
+            Ok(Err(HeaderError::Empty)) => None,
+            Ok(Err(HeaderError::Malformed)) | Err(_) => {
+                self.turn_away(Refused::ProxyProtocol);
+                None
+            }
+        }
     }
 
     /// The TLS session and whether it speaks HTTP/2; none where there is none in time.
@@ -225,6 +262,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             Refused::Full => ConnectionLimit::Total,
             Refused::Address => ConnectionLimit::Address,
             Refused::Descriptors => ConnectionLimit::Descriptors,
+            Refused::ProxyProtocol => ConnectionLimit::ProxyProtocol,
         });
         // A flood must not become a flood of log lines: the first, then each power of two.
         let count = self.turned_away.fetch_add(1, Ordering::Relaxed) + 1;
@@ -233,8 +271,15 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                 Refused::Full => "limits.connections",
                 Refused::Address => "limits.connections_per_ip",
                 Refused::Descriptors => "open files (ulimit -n, LimitNOFILE)",
+                Refused::ProxyProtocol => "listen.proxy_protocol",
             };
-            tracing::warn!(count, option, "client connections closed at once, over the limit");
+            let why = match refused {
+                Refused::ProxyProtocol => {
+                    "connections closed that did not begin with a PROXY protocol header"
+                }
+                _ => "client connections closed at once, over the limit",
+            };
+            tracing::warn!(count, option, "{why}");
         }
     }
 

@@ -17,6 +17,7 @@ mod h2;
 mod head_watch;
 mod kill;
 mod listener;
+mod proxy_protocol;
 mod rst_stream_code;
 mod rst_stream_limit;
 mod settings;

@@ -170,6 +170,8 @@ labels! {
         Address = "connections_per_ip",
         /// The limit of open files.
         Descriptors = "open_files",
+        /// No header of the PROXY protocol where there has to be one.
+        ProxyProtocol = "proxy_protocol",
     }
 }
 

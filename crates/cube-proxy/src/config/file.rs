@@ -86,6 +86,7 @@ section!(Listen {
     admin: Option<String> = Some("127.0.0.1:8082".to_owned()),
     metrics: Option<String> = Some("127.0.0.1:9101".to_owned()),
     health: Option<String> = None,
+    proxy_protocol: Vec<String> = Vec::new(),
 });
 
 section!(Tls {

@@ -81,6 +81,7 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
             "listen.admin" Restart c => c.listen.admin;
             "listen.metrics" Restart c => c.listen.metrics;
             "listen.health" Restart c => c.listen.health;
+            "listen.proxy_protocol" Live c => &c.listen.proxy_protocol;
             "tls.certificates" Live c => &c.tls.certificates;
             "tls.reload_interval" Live c => c.tls.reload_interval;
             "routing.domains" Live c => &c.routing.domains;
@@ -159,7 +160,7 @@ impl Config {
         self.response_cache.keep_running(&running.response_cache);
         let running = running.clone();
         self.node_ip = running.node_ip;
-        self.listen = running.listen;
+        self.listen = super::types::Listen { proxy_protocol: self.listen.proxy_protocol, ..running.listen };
         // With a listener come certificates, and without one there is nothing to hang them on.
         if self.tls.certificates.is_empty() || running.tls.certificates.is_empty() {
             self.tls.certificates = running.tls.certificates;

@@ -102,6 +102,7 @@ pub(super) fn resolve(
         log: log(file.log),
         server: server(c, &file.server, machine),
     };
+    warn_of_balancers(c, &config);
     if config.registry.is_some() && matches!(config.store, Store::File(_)) {
         c.warnings.push("registry.enabled: the file store has no registry; nothing is announced".to_owned());
     }
@@ -113,6 +114,26 @@ pub(super) fn resolve(
         );
     }
     if check.faults.is_empty() { Ok((config, check.warnings)) } else { Err(check.faults) }
+}
+
+/// Whoever can open a connection from a listed address can be anybody.
+fn warn_of_balancers(c: &mut Check, config: &Config) {
+    for net in &config.listen.proxy_protocol {
+        let shortest = if net.addr().is_ipv4() { 24 } else { 64 };
+        if net.prefix_len() < shortest {
+            c.warnings.push(format!(
+                "listen.proxy_protocol: {net} is a large network: whoever opens a connection from it can say to \
+                 be any client; list the balancers, not their network"
+            ));
+        }
+        let sandboxes = config.upstream.cidrs.iter().flatten();
+        if let Some(other) = sandboxes.into_iter().find(|other| other.contains(net) || net.contains(*other)) {
+            c.warnings.push(format!(
+                "listen.proxy_protocol: {net} overlaps {other} of upstream.cidrs: a sandbox could say to be any \
+                 client"
+            ));
+        }
+    }
 }
 
 fn count(number: u32) -> usize {
@@ -155,6 +176,7 @@ fn listen(c: &mut Check, file: &file::Listen, tls: bool, guarded: bool) -> Liste
         admin: one(c, "listen.admin", &file.admin),
         metrics: one(c, "listen.metrics", &file.metrics),
         health: one(c, "listen.health", &file.health),
+        proxy_protocol: c.networks("listen.proxy_protocol", &file.proxy_protocol),
     };
     if file.http.is_empty() && file.grpc.is_empty() && listen.https.is_empty() && c.sound(&["tls"]) {
         c.fault("listen", "no http, grpc or (with a certificate) https address: nothing to serve");

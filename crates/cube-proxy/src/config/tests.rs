@@ -390,6 +390,21 @@ fn the_author_is_warned_of_what_holds_but_surprises() {
 }
 
 #[test]
+fn a_balancers_network_that_is_large_or_has_sandboxes_is_warned_of() {
+    let warnings = |list: &str| {
+        let text = format!(
+            "routing: {{envd_control_from: []}}\nlisten: {{proxy_protocol: {list}}}\nupstream: {{cidrs: [10.7.0.0/16]}}"
+        );
+        read(&text).unwrap().warnings
+    };
+    assert!(warnings("[192.0.2.0/24, \"2001:db8::/64\", 192.0.2.9]").is_empty());
+    for large in ["[192.0.0.0/16]", "[\"2001:db8::/32\"]"] {
+        assert!(warnings(large).iter().any(|warning| warning.contains("large network")), "{large}");
+    }
+    assert!(warnings("[10.7.3.0/24]").iter().any(|warning| warning.contains("overlaps")));
+}
+
+#[test]
 fn a_small_file_limit_leaves_some_connections_and_a_warning() {
     let small = Machine { file_limit: 1024, ..machine() };
     let loaded = parse(String::new(), "x", Path::new(""), &Environment::default(), &small).unwrap();

@@ -75,6 +75,8 @@ pub struct Listen {
     pub metrics: Option<SocketAddr>,
     /// `/healthz` and `/readyz` alone; `None`: off.
     pub health: Option<SocketAddr>,
+    /// Peers whose connections to http, https and grpc begin with a PROXY protocol header.
+    pub proxy_protocol: Vec<IpNet>,
 }
 
 impl Listen {

@@ -23,6 +23,7 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
             .flatten()
             .copied()
             .collect(),
+        proxy_protocol: config.listen.proxy_protocol.clone(),
         rules: config.rules().map_err(|error| StartError::Engine(format!("routing.domains: {error}")))?,
         trusted_proxies: config.routing.trusted_proxies.clone(),
         forward_credentials: config.routing.forward_credentials,

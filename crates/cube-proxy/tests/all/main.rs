@@ -56,6 +56,7 @@ mod package;
 mod pages;
 mod previews;
 mod processes;
+mod proxy_protocol;
 mod records;
 mod registry;
 mod reload;
