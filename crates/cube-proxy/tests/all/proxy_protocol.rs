@@ -54,11 +54,9 @@ async fn seen_as(env: &Env, response: &Response) -> (String, String) {
     (seen.headers.get("x-real-ip").unwrap().to_owned(), line.field("x_real_ip").to_owned())
 }
 
-fn refused(env: &Env) -> impl Future<Output = f64> + '_ {
-    async {
-        let metrics = env.proxy.metrics().await;
-        metrics.sum("cube_proxy_client_connections_refused_total", &[("limit", "proxy_protocol")])
-    }
+async fn refused(env: &Env) -> f64 {
+    let metrics = env.proxy.metrics().await;
+    metrics.sum("cube_proxy_client_connections_refused_total", &[("limit", "proxy_protocol")])
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ pub fn take_parameter(target: &[u8]) -> Option<(Vec<u8>, Parameter<'_>)> {
     let at = target.iter().position(|b| *b == b'?')?;
     let (path, query) = (target.get(..at)?, target.get(at + 1..)?);
     let pairs = || query.split(|b| *b == b'&');
-    let mut found = pairs().filter_map(|pair| value(pair));
+    let mut found = pairs().filter_map(value);
     let parameter = match (found.next()?, found.next()) {
         (Some(value), None) if !value.is_empty() => Parameter::Once(value),
         _ => Parameter::Malformed,
