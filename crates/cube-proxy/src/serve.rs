@@ -19,12 +19,14 @@ use cube_edge::{
 use cube_metadata::MetadataStore;
 use prometheus::Registry;
 use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use crate::bind;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::hot_restart::{
-    self, Handle, Incumbent, Inherited, Phase, Predecessor, Presence, StartedAs, UpgradeSocket,
+    self, Handle, Incumbent, Inherited, Phase, Predecessor, Presence, StartedAs, Takeover, UpgradeSocket,
 };
 use crate::run_dir::{PidFile, RunDir};
 use crate::sd_notify::Manager;
@@ -125,27 +127,13 @@ async fn run(
     gateway.start();
     tokio::spawn(reload.clone().run());
     if let Some(takeover) = &mut takeover {
-        tracing::info!(
-            pid = takeover.pid(),
-            "taking over from the running process once the store has answered"
-        );
-        let store = store.clone();
-        let ready = async move {
-            while !store.has_responded() {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        let taken = async {
-            takeover.ready(ready).await?;
-            takeover.learn(&gateway).await
-        };
         tokio::select! {
-            taken = taken => taken?,
+            taken = take_over(takeover, &gateway, store.clone()) => taken?,
             () = signals.until_stop(&gateway, &reload) => return Ok(()),
         }
     }
     // The first process of a run directory must have its socket before it serves. A successor takes
-    // the connection_slot of the process before when that one can no longer want it back.
+    // the place of the process before when that one can no longer want it back.
     let mut socket = None;
     if let (Some((run_dir, _)), None) = (&process, &takeover) {
         socket = Some(open_socket(run_dir, beside)?);
@@ -183,7 +171,7 @@ async fn run(
         takeover.settled().await;
     }
     let watchdog = manager.watchdog().map(|every| tokio::spawn(ping(manager.clone(), every)));
-    let (ended, end) = tokio::sync::oneshot::channel::<()>();
+    let (ended, end) = oneshot::channel::<()>();
     let heartbeat = config.registry().map(|settings| {
         let beat = gateway.lifecycle().clone().heartbeat(store.clone(), settings, async move {
             // A dropped sender is the end as well.
@@ -199,42 +187,82 @@ async fn run(
     }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "serving");
 
-    let stopped = tokio::select! {
-        biased;
-        () = handed_over(incumbent.as_deref()) => false,
-        () = signals.until_stop(&gateway, &reload) => true,
-    };
-    let phase = match &incumbent {
-        Some(incumbent) if stopped => incumbent.stop().await,
-        Some(_) => Phase::HandedOver,
-        None => Phase::Stopping,
-    };
-    if let (Phase::HandedOver, Some(incumbent)) = (phase, &incumbent) {
-        if let Some(pid_file) = pid_file.take() {
-            pid_file.leave();
-        }
-        // The successor does this now, under the same name.
-        for task in [watchdog, heartbeat].into_iter().flatten() {
-            task.abort();
-        }
-        shutdown::drain_after_upgrade(&gateway, &mut signals, &reload, incumbent, stopped).await;
-    } else {
-        manager.stopping(gateway.driver().open());
-        shutdown::drain(&gateway, &mut signals, &reload, incumbent.as_deref()).await;
-        // The registry row goes with the last stream, not before: until then the manager must see
-        // this replica's activity.
-        drop(ended);
-        if let Some(heartbeat) = heartbeat {
-            let _ = tokio::time::timeout(Duration::from_secs(1), heartbeat).await;
-        }
-    }
-    if let Some(incumbent) = &incumbent {
-        incumbent.answered().await;
-    }
-    gateway.close_log();
-    drop(pid_file);
-    tracing::info!("ended");
+    let serving = Serving { gateway, reload, manager, incumbent, pid_file, watchdog, heartbeat, ended };
+    serving.until_over(&mut signals).await;
     Ok(())
+}
+
+/// Takes what the process before knows, once the store has answered.
+async fn take_over(
+    takeover: &mut Takeover,
+    gateway: &Gateway,
+    store: Arc<dyn MetadataStore>,
+) -> Result<(), StartError> {
+    tracing::info!(pid = takeover.pid(), "taking over from the running process once the store has answered");
+    let ready = async move {
+        while !store.has_responded() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    takeover.ready(ready).await?;
+    takeover.learn(gateway).await?;
+    Ok(())
+}
+
+/// A process that serves.
+struct Serving {
+    gateway: Arc<Gateway>,
+    reload: Arc<reload::Reload>,
+    manager: Manager,
+    /// What a successor would take over from; none where nobody can.
+    incumbent: Option<Arc<Incumbent>>,
+    pid_file: Option<PidFile>,
+    watchdog: Option<JoinHandle<()>>,
+    heartbeat: Option<JoinHandle<()>>,
+    /// Dropped, it ends the heartbeat.
+    ended: oneshot::Sender<()>,
+}
+
+impl Serving {
+    /// Serves until the process is asked to stop or a successor has taken over, then drains.
+    async fn until_over(self, signals: &mut signals::Signals) {
+        let Self { gateway, reload, manager, incumbent, mut pid_file, watchdog, heartbeat, ended } = self;
+        let stopped = tokio::select! {
+            biased;
+            () = handed_over(incumbent.as_deref()) => false,
+            () = signals.until_stop(&gateway, &reload) => true,
+        };
+        let phase = match &incumbent {
+            Some(incumbent) if stopped => incumbent.stop().await,
+            Some(_) => Phase::HandedOver,
+            None => Phase::Stopping,
+        };
+        if let (Phase::HandedOver, Some(incumbent)) = (phase, &incumbent) {
+            if let Some(pid_file) = pid_file.take() {
+                pid_file.leave();
+            }
+            // The successor does this now, under the same name.
+            for task in [watchdog, heartbeat].into_iter().flatten() {
+                task.abort();
+            }
+            shutdown::drain_after_upgrade(&gateway, signals, &reload, incumbent, stopped).await;
+        } else {
+            manager.stopping(gateway.driver().open());
+            shutdown::drain(&gateway, signals, &reload, incumbent.as_deref()).await;
+            // The registry row goes with the last stream, not before: until then the manager must see
+            // this replica's activity.
+            drop(ended);
+            if let Some(heartbeat) = heartbeat {
+                let _ = tokio::time::timeout(Duration::from_secs(1), heartbeat).await;
+            }
+        }
+        if let Some(incumbent) = &incumbent {
+            incumbent.answered().await;
+        }
+        gateway.close_log();
+        drop(pid_file);
+        tracing::info!("ended");
+    }
 }
 
 /// Everything that serves, with its sockets open, and nothing accepted yet.

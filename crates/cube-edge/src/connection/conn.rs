@@ -30,7 +30,7 @@ const LINGER_BYTES: usize = 4 * 1024 * 1024;
 /// How long a client has to read what it was told before its connection is reset.
 const BEFORE_RESET: Duration = Duration::from_millis(100);
 
-/// What a data listener protocol.
+/// What a data listener speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenerProtocol {
     /// Plain HTTP/1.1.
@@ -89,7 +89,7 @@ pub(crate) trait Refuse: Send + Sync {
     fn refuse(&self, conn: &Conn, status: u16) -> Bytes;
 }
 
-/// One client connection. ProxyState by its stream, its requests and the table of connections.
+/// One client connection. Shared by its stream, its requests and the table of connections.
 pub(crate) struct Conn {
     /// The client's address as the socket tells it.
     pub(crate) peer: SocketAddr,
@@ -104,26 +104,65 @@ pub(crate) struct Conn {
     refuse: Arc<dyn Refuse>,
     phase: AtomicU8,
     requests: AtomicU32,
-    join_head: AtomicBool,
-    nominate_upgrade: AtomicBool,
-    /// How the body of the request under way is framed, [`Framing`] packed.
-    framing: AtomicU64,
-    /// The bytes of its head, as Pingora was given them.
-    head_given: AtomicUsize,
-    misframed: AtomicBool,
-    reset: AtomicBool,
-    linger: AtomicBool,
-    has_odd_line: AtomicBool,
-    odd_line: Mutex<Vec<u8>>,
-    abandoned: AtomicBool,
-    /// How often in a row the sweep has seen it idle, and after which request.
-    idle: AtomicU32,
-    idle_after: AtomicU32,
-    /// How often in a row the sweep has seen that the client has left.
-    left: AtomicU8,
+    request: RequestNotes,
+    closing: Closing,
+    sweep: Sweep,
     kill: Kill,
     /// Tells the stream of a request that is ended where it does not look at the socket.
     ending: Kill,
+}
+
+/// What the stream and the phases tell each other of the request under way.
+struct RequestNotes {
+    /// The next head that is written goes out with the bytes behind it.
+    join_head: AtomicBool,
+    /// The next head that is written nominates `Upgrade`.
+    nominate_upgrade: AtomicBool,
+    /// How its body is framed, [`Framing`] packed.
+    framing: AtomicU64,
+    /// The bytes of its head, as Pingora was given them.
+    head_given: AtomicUsize,
+    /// Its body is not framed as its head says.
+    misframed: AtomicBool,
+    /// Whether there is an odd line.
+    has_odd_line: AtomicBool,
+    /// Its request line as it came, where Pingora would encode something in it.
+    odd_line: Mutex<Vec<u8>>,
+}
+
+impl Default for RequestNotes {
+    fn default() -> Self {
+        Self {
+            join_head: AtomicBool::new(false),
+            nominate_upgrade: AtomicBool::new(false),
+            framing: AtomicU64::new(Framing::UNSAID),
+            head_given: AtomicUsize::new(0),
+            misframed: AtomicBool::new(false),
+            has_odd_line: AtomicBool::new(false),
+            odd_line: Mutex::default(),
+        }
+    }
+}
+
+/// How the connection ends.
+#[derive(Default)]
+struct Closing {
+    /// With a reset: what was sent is not whole, and nothing else would show it.
+    reset: AtomicBool,
+    /// After its client has had a moment to write what it still sends.
+    linger: AtomicBool,
+    /// Its client has left, and the request under way is to be dropped.
+    abandoned: AtomicBool,
+}
+
+/// What the sweep over all connections has seen, so many times in a row.
+#[derive(Default)]
+struct Sweep {
+    /// Idle, and after which request.
+    idle: AtomicU32,
+    idle_after: AtomicU32,
+    /// That the client has left.
+    left: AtomicU8,
 }
 
 impl Conn {
@@ -143,19 +182,9 @@ impl Conn {
             refuse,
             phase: AtomicU8::new(Phase::Fresh as u8),
             requests: AtomicU32::new(0),
-            join_head: AtomicBool::new(false),
-            nominate_upgrade: AtomicBool::new(false),
-            framing: AtomicU64::new(Framing::UNSAID),
-            head_given: AtomicUsize::new(0),
-            misframed: AtomicBool::new(false),
-            reset: AtomicBool::new(false),
-            linger: AtomicBool::new(false),
-            has_odd_line: AtomicBool::new(false),
-            odd_line: Mutex::default(),
-            abandoned: AtomicBool::new(false),
-            idle: AtomicU32::new(0),
-            idle_after: AtomicU32::new(0),
-            left: AtomicU8::new(0),
+            request: RequestNotes::default(),
+            closing: Closing::default(),
+            sweep: Sweep::default(),
             kill: Kill::default(),
             ending: Kill::default(),
         }
@@ -182,8 +211,8 @@ impl Conn {
     /// Counts a request; its number on this connection, from 1.
     pub(crate) fn next_request(&self) -> u32 {
         // Said of the one before.
-        self.linger.store(false, Ordering::Relaxed);
-        self.nominate_upgrade.store(false, Ordering::Relaxed);
+        self.closing.linger.store(false, Ordering::Relaxed);
+        self.request.nominate_upgrade.store(false, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
@@ -196,69 +225,71 @@ impl Conn {
     /// write. Only for a request without a body: there Pingora reads on while it waits for
     /// the upstream, and that read sends a head whose body is late.
     pub(crate) fn join_next_head(&self) {
-        self.join_head.store(true, Ordering::Relaxed);
+        self.request.join_head.store(true, Ordering::Relaxed);
     }
 
     /// The next response's `Connection` names `Upgrade`, beside what Pingora says there.
     pub(crate) fn nominate_upgrade(&self) {
-        self.nominate_upgrade.store(true, Ordering::Relaxed);
+        self.request.nominate_upgrade.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn take_nominate_upgrade(&self) -> bool {
-        self.nominate_upgrade.load(Ordering::Relaxed) && self.nominate_upgrade.swap(false, Ordering::Relaxed)
+        self.request.nominate_upgrade.load(Ordering::Relaxed)
+            && self.request.nominate_upgrade.swap(false, Ordering::Relaxed)
     }
 
     /// How the end of the body is told; to be said before any of it is read, and once more when it
     /// becomes a tunnel.
     pub(crate) fn frame_body(&self, framing: Framing) {
-        self.framing.store(framing.pack(), Ordering::Release);
+        self.request.framing.store(framing.pack(), Ordering::Release);
     }
 
     /// What was said of it since the last time.
     pub(super) fn take_framing(&self) -> Option<Framing> {
-        if self.framing.load(Ordering::Acquire) == Framing::UNSAID {
+        if self.request.framing.load(Ordering::Acquire) == Framing::UNSAID {
             return None;
         }
-        Framing::unpack(self.framing.swap(Framing::UNSAID, Ordering::AcqRel))
+        Framing::unpack(self.request.framing.swap(Framing::UNSAID, Ordering::AcqRel))
     }
 
     /// Pingora has been given a head of that many bytes.
     pub(super) fn note_head_given(&self, bytes: usize) {
-        self.head_given.store(bytes, Ordering::Relaxed);
+        self.request.head_given.store(bytes, Ordering::Relaxed);
     }
 
     /// The bytes of the head as Pingora was given them: it has to have read just as many.
     pub(crate) fn head_given(&self) -> usize {
-        self.head_given.load(Ordering::Relaxed)
+        self.request.head_given.load(Ordering::Relaxed)
     }
 
     /// The body does not follow the grammar of its coding.
     pub(super) fn note_misframed(&self) {
-        self.misframed.store(true, Ordering::Relaxed);
+        self.request.misframed.store(true, Ordering::Relaxed);
     }
 
     /// Whether a read has failed because of that.
     pub(crate) fn is_misframed(&self) -> bool {
-        self.misframed.load(Ordering::Relaxed)
+        self.request.misframed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn take_join_head(&self) -> bool {
-        self.join_head.load(Ordering::Relaxed) && self.join_head.swap(false, Ordering::Relaxed)
+        self.request.join_head.load(Ordering::Relaxed)
+            && self.request.join_head.swap(false, Ordering::Relaxed)
     }
 
     /// The connection ends with a reset: a close would look like the end of the body.
     pub(crate) fn reset_on_close(&self) {
-        self.reset.store(true, Ordering::Relaxed);
+        self.closing.reset.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn resets_on_close(&self) -> bool {
-        self.reset.load(Ordering::Relaxed)
+        self.closing.reset.load(Ordering::Relaxed)
     }
 
     /// The client is still sending what nobody will read: should the connection end with this
     /// request, it lingers.
     pub(crate) fn linger_on_close(&self) {
-        self.linger.store(true, Ordering::Relaxed);
+        self.closing.linger.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn refusal(&self, status: u16) -> Bytes {
@@ -284,22 +315,22 @@ impl Conn {
     /// Returns when a request that was ended should be over by now.
     pub(crate) async fn overdue(&self) {
         self.kill.killed().await;
-        if !self.abandoned.load(Ordering::Acquire) {
+        if !self.closing.abandoned.load(Ordering::Acquire) {
             tokio::time::sleep(LAST_WORDS).await;
         }
     }
 
     /// What has come in looks like a request line that Pingora rewrites.
     pub(crate) fn note_odd_line(&self, line: Vec<u8>) {
-        *self.odd_line.lock() = line;
-        self.has_odd_line.store(true, Ordering::Release);
+        *self.request.odd_line.lock() = line;
+        self.request.has_odd_line.store(true, Ordering::Release);
     }
 
     /// That line, once.
     pub(crate) fn take_odd_line(&self) -> Option<Vec<u8>> {
-        let has = self.has_odd_line.load(Ordering::Acquire);
-        (has && self.has_odd_line.swap(false, Ordering::AcqRel))
-            .then(|| std::mem::take(&mut *self.odd_line.lock()))
+        let has = self.request.has_odd_line.load(Ordering::Acquire);
+        (has && self.request.has_odd_line.swap(false, Ordering::AcqRel))
+            .then(|| std::mem::take(&mut *self.request.odd_line.lock()))
     }
 
     /// Looks whether the client of a request under way has left, which nobody notices while the
@@ -313,11 +344,11 @@ impl Conn {
             Phase::Open => {}
             Phase::Idle => {
                 let requests = self.requests();
-                let times = match self.idle_after.swap(requests, Ordering::Relaxed) == requests {
-                    true => self.idle.load(Ordering::Relaxed).saturating_add(1),
+                let times = match self.sweep.idle_after.swap(requests, Ordering::Relaxed) == requests {
+                    true => self.sweep.idle.load(Ordering::Relaxed).saturating_add(1),
                     false => 0,
                 };
-                self.idle.store(times, Ordering::Relaxed);
+                self.sweep.idle.store(times, Ordering::Relaxed);
                 if times > idle {
                     self.end_idle();
                 }
@@ -332,9 +363,9 @@ impl Conn {
             None => false,
         };
         if !left {
-            self.left.store(0, Ordering::Relaxed);
-        } else if self.left.fetch_add(1, Ordering::Relaxed) > 0 {
-            self.abandoned.store(true, Ordering::Release);
+            self.sweep.left.store(0, Ordering::Relaxed);
+        } else if self.sweep.left.fetch_add(1, Ordering::Relaxed) > 0 {
+            self.closing.abandoned.store(true, Ordering::Release);
             self.kill.kill();
         }
     }
@@ -343,7 +374,7 @@ impl Conn {
     /// takes for a moment what still comes. Closed at once, a client that is still writing meets a
     /// broken connection before it reads the response, and the kernel's reset may destroy the response.
     pub(super) async fn linger(&self) {
-        let lingers = self.linger.load(Ordering::Relaxed) && !self.resets_on_close();
+        let lingers = self.closing.linger.load(Ordering::Relaxed) && !self.resets_on_close();
         if !lingers || matches!(self.phase(), Phase::Idle | Phase::Fresh) {
             return;
         }

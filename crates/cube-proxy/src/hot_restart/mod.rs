@@ -34,7 +34,7 @@ pub(crate) use drainer::DrainEnd;
 pub(crate) use incumbent::{Incumbent, Phase, Settings};
 pub(crate) use presence::Presence;
 pub(crate) use socket::{Handle, Inherited, UpgradeSocket};
-pub(crate) use successor::{Predecessor, RestartReply, ask};
+pub(crate) use successor::{Predecessor, RestartReply, Takeover, ask};
 
 /// Changes when two processes could no longer understand each other.
 const PROTOCOL: u32 = 1;
