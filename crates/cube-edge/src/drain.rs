@@ -12,7 +12,7 @@ pub enum Stage {
     Serving = 0,
     /// `/readyz` is 503, everything is still served: balancers notice.
     Unready = 1,
-    /// Listening has stopped, answers carry `Connection: close`, HTTP/2 connections that have been
+    /// Listening has stopped, responses carry `Connection: close`, HTTP/2 connections that have been
     /// quiet go. An idle HTTP/1.1 connection is kept for its next request.
     Closing = 2,
     /// Idle connections are closed.

@@ -91,7 +91,7 @@ pub enum StartError {
     Told(String),
     /// Anything else that keeps the server from starting.
     #[error("{0}")]
-    Engine(String),
+    Assembly(String),
 }
 
 impl StartError {

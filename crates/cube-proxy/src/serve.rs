@@ -347,11 +347,11 @@ pub(crate) fn assemble(
         own_exchange: config.upstream.exchange == ExchangeChoice::Own,
         threads: config.server.threads,
     };
-    Gateway::new(parts, registry).map_err(engine)
+    Gateway::new(parts, registry).map_err(not_assembled)
 }
 
-fn engine(error: impl std::fmt::Display) -> StartError {
-    StartError::Engine(error.to_string())
+fn not_assembled(error: impl std::fmt::Display) -> StartError {
+    StartError::Assembly(error.to_string())
 }
 
 fn runtime(name: &str, threads: usize) -> Result<Runtime, StartError> {
@@ -360,7 +360,7 @@ fn runtime(name: &str, threads: usize) -> Result<Runtime, StartError> {
         .thread_name(name)
         .enable_all()
         .build()
-        .map_err(|error| StartError::Engine(format!("cannot start threads: {error}")))
+        .map_err(|error| StartError::Assembly(format!("cannot start threads: {error}")))
 }
 
 fn runtime_beside() -> Result<Runtime, StartError> {
@@ -373,7 +373,7 @@ fn certificates(config: &Config, gateway: &Gateway) -> Result<Option<Arc<Certifi
     (!files.is_empty())
         .then(|| gateway.certificates(files).map(Arc::new))
         .transpose()
-        .map_err(|error| StartError::Engine(format!("tls.certificates: {error}")))
+        .map_err(|error| StartError::Assembly(format!("tls.certificates: {error}")))
 }
 
 fn bind_data(
@@ -389,8 +389,8 @@ fn bind_data(
                 Some(socket) => Listener::adopt(socket, *address, speaks, certificates.clone()),
                 None => Listener::bind(*address, speaks, certificates.clone()),
             };
-            let listener = listener.map_err(engine)?;
-            let handle = listener.handle().map_err(engine)?;
+            let listener = listener.map_err(not_assembled)?;
+            let handle = listener.handle().map_err(not_assembled)?;
             handles.push(Handle::new(&format!("listen.{}", speaks.name()), *address, handle));
             listeners.push(listener);
         }

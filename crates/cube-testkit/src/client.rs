@@ -68,7 +68,7 @@ impl Client {
         self.send(head(method, target, headers)).await;
     }
 
-    /// The next response's head, the 1xx answers before it collected.
+    /// The next response's head, the 1xx responses before it collected.
     pub async fn head(&mut self) -> Response {
         self.try_head().await.expect("an answer").expect("an answer, not the end of the connection")
     }
@@ -91,12 +91,12 @@ impl Client {
         }
     }
 
-    /// The next chunk of a chunked answer; empty for the last one.
+    /// The next chunk of a chunked response; empty for the last one.
     pub async fn next_chunk(&mut self) -> Vec<u8> {
         within("a chunk", self.wire.chunk()).await.expect("a chunk")
     }
 
-    /// Reads the body that belongs to `answer`; how it ended is in its `clean`.
+    /// Reads the body that belongs to `response`; how it ended is in its `clean`.
     pub async fn body(&mut self, mut response: Response, method: &str) -> Response {
         if method == "HEAD" || response.status < 200 || response.status == 204 || response.status == 304 {
             return self.done(response);

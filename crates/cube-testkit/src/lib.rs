@@ -7,8 +7,8 @@
 //! ```ignore
 //! let origin = Origin::echo().await;
 //! let sandbox = env.sandbox(&origin).token("example-token").await;
-//! let answer = env.get(&sandbox, "/x").await;
-//! answer.is_own(404, 310507, r#"{"error":"not found"}"#);
+//! let response = env.get(&sandbox, "/x").await;
+//! response.is_own(404, 310507, r#"{"error":"not found"}"#);
 //! ```
 //!
 //! Nothing here returns an error for the test to look at unless it is what the test is about: what

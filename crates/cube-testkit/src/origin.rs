@@ -173,7 +173,7 @@ impl Exchange {
         self.wire.send(head).await
     }
 
-    /// Writes one chunk of a chunked answer.
+    /// Writes one chunk of a chunked response.
     ///
     /// # Errors
     /// What the connection says.
@@ -181,7 +181,7 @@ impl Exchange {
         self.wire.send_chunk(bytes).await
     }
 
-    /// Ends a chunked answer.
+    /// Ends a chunked response.
     ///
     /// # Errors
     /// What the connection says.

@@ -214,7 +214,7 @@ impl RedisServer {
     /// One command on a connection of its own, whatever comes of it.
     ///
     /// # Errors
-    /// The outer one is the connection's, the inner one Redis's answer.
+    /// The outer one is the connection's, the inner one Redis's reply.
     pub async fn try_command(&self, words: &[&str]) -> io::Result<Result<Reply, RedisError>> {
         let mut wire = self.connect().await?;
         exchange(&mut wire, words).await

@@ -60,7 +60,7 @@ pub struct Response {
     pub status: u16,
     /// Its header fields.
     pub headers: Headers,
-    /// The 1xx answers that came before it.
+    /// The 1xx responses that came before it.
     pub informational: Vec<Response>,
     /// Its body, transfer coding removed.
     pub body: Vec<u8>,

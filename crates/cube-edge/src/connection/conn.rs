@@ -333,7 +333,7 @@ impl Conn {
             .then(|| std::mem::take(&mut *self.request.odd_line.lock()))
     }
 
-    /// Looks whether the client of a request under way has left, which nobody notices while the
+    /// Looks whether the client of a request under way has left, which nobody notices while
     /// Pingora does not read (it is stuck in writing, or has bytes of a next request). Left twice
     /// in a row: Pingora has had its time to notice, and the request is dropped.
     ///

@@ -39,7 +39,7 @@ impl Dialect {
     }
 }
 
-/// What decides how answers look, beside the request.
+/// What decides how responses look, beside the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// `errors.dialect`.

@@ -178,7 +178,7 @@ fn e2b(status: u16, message: Message, format: &ResponseFormat) -> Value {
     body.into()
 }
 
-/// The 204 of a preflight that the proxy answers.
+/// The 204 of a preflight that the proxy responds itself.
 fn allowed(method: &HeaderValue, asked: Option<&HeaderValue>) -> Content {
     let mut extra = vec![("Access-Control-Allow-Methods", method.clone())];
     if let Some(asked) = asked {

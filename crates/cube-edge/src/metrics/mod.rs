@@ -71,7 +71,7 @@ pub struct EdgeMetrics {
     pub upstream_reused: IntCounter,
     /// Second routes and second sendings.
     pub upstream_retries: IntCounter,
-    /// Requests whose answer is under way.
+    /// Requests whose response is under way.
     pub open_streams: IntGauge,
     /// Upgraded connections.
     pub open_websockets: IntGauge,

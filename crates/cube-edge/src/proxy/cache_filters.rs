@@ -21,7 +21,7 @@ use crate::response_cache::key::Parts;
 use crate::response_cache::metrics::Fill;
 use crate::response_cache::miss_handler::{Plan, Taken};
 use crate::response_cache::request::{Asking, Wish, wish};
-use crate::response_cache::storage::{ENGINE, Ticket, meta};
+use crate::response_cache::storage::{STORAGE, Ticket, meta};
 use crate::response_cache::store::size_of_head;
 
 /// May the request use the cache? Called when everything else is decided (routing.md, "Order of decisions").
@@ -32,7 +32,7 @@ pub(crate) fn consult_cache(state: &ProxyState, session: &mut Session, ctx: &mut
         return;
     };
     ctx.cache_use = CacheUse::Asks(wish);
-    session.cache.enable(&ENGINE, None, None, None, None);
+    session.cache.enable(&STORAGE, None, None, None, None);
 }
 
 fn cache_wish(session: &mut Session, ctx: &Context) -> Option<Wish> {

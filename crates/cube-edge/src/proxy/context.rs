@@ -28,7 +28,7 @@ use crate::settings::Settings;
 
 /// Where a request goes.
 pub(crate) enum Destination {
-    /// Not decided, or nowhere: the proxy answers.
+    /// Not decided, or nowhere: the proxy responds itself.
     Nowhere,
     /// To a sandbox.
     Sandbox(Sandbox),

@@ -185,7 +185,7 @@ impl ProxyHttp for SandboxProxy {
             ctx,
         );
         // An empty last piece would make Pingora end a chunked body twice, and the second end
-        // would be read as the beginning of whatever request uses that connection next: answers
+        // would be read as the beginning of whatever request uses that connection next: responses
         // would reach the wrong caller (cloudflare/pingora #935). This stays the last act of this
         // hook, on every path.
         if end_of_stream && body.as_ref().is_some_and(Bytes::is_empty) {

@@ -1,4 +1,4 @@
-//! Which answers may be stored, and for how long they are fresh.
+//! Which responses may be stored, and for how long they are fresh.
 
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ impl Freshness {
 }
 
 /// Judges the response to a GET by its head. `waited`: since the request was sent, which may be the
-/// answer's age (RFC 9111, 4.2.3).
+/// response's age (RFC 9111, 4.2.3).
 pub(crate) fn storable(status: StatusCode, headers: &HeaderMap, waited: Duration) -> Option<Storable> {
     if status != StatusCode::OK
         || [header::SET_COOKIE, header::CONTENT_RANGE, header::TRAILER]

@@ -141,7 +141,7 @@ fn impersonal(asking: &Asking<'_>, name: &str) -> bool {
     if asking.trusted {
         return SAID_ANEW.contains(&name) || (name == "x-forwarded-for" && names_one_client(asking));
     }
-    // A client that claims to be forwarded is none whose answer others should get, though nothing
+    // A client that claims to be forwarded is none whose response others should get, though nothing
     // of it reaches the sandbox; these two are everyday fields that are replaced.
     matches!(name.replace('_', "-").as_str(), "x-real-ip" | "x-cube-request-id")
 }

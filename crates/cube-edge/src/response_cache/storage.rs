@@ -33,10 +33,10 @@ pub(crate) struct Ticket {
 }
 
 /// The storage.
-pub(crate) struct Engine;
+pub(crate) struct ResponseStorage;
 
 /// The one that there is.
-pub(crate) static ENGINE: Engine = Engine;
+pub(crate) static STORAGE: ResponseStorage = ResponseStorage;
 
 /// What Pingora is to know of a response: it asks us, not this, how fresh it is.
 pub(crate) fn meta(head: pingora::http::ResponseHeader) -> CacheMeta {
@@ -45,7 +45,7 @@ pub(crate) fn meta(head: pingora::http::ResponseHeader) -> CacheMeta {
 }
 
 #[async_trait]
-impl Storage for Engine {
+impl Storage for ResponseStorage {
     async fn lookup(
         &'static self,
         key: &CacheKey,
@@ -72,7 +72,7 @@ impl Storage for Engine {
         Ok(Box::new(Filling::new(ticket.cache, ticket.entry, key.primary_key(), plan, head)?))
     }
 
-    /// Nobody purges: answers are forgotten by sandbox, and dropped for others.
+    /// Nobody purges: responses are forgotten by sandbox, and dropped for others.
     async fn purge(
         &'static self,
         _target: PurgeTarget<'_>,

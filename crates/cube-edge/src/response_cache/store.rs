@@ -17,7 +17,7 @@ use super::cacheability::{Freshness, Selecting};
 use super::request::Wish;
 use crate::error::EdgeError;
 
-/// The most answers of one key, which differ in what `Vary` names. The oldest goes first.
+/// The most responses of one key, which differ in what `Vary` names. The oldest goes first.
 const MOST_VARIANTS: usize = 16;
 /// What a response and its key take beside their bytes, as measured: the entries of the maps here, and
 /// what the allocator rounds up.
@@ -122,7 +122,7 @@ pub(crate) enum Kept {
 /// All stored responses.
 pub(crate) struct Store {
     groups: Cache<Key, Arc<Group>, Bytewise, RandomState, PushedOut>,
-    /// Whoever writes to `groups` holds it: answers that are forgotten and one that is kept at the
+    /// Whoever writes to `groups` holds it: responses that are forgotten and one that is kept at the
     /// same time come one after the other, in either order.
     index: Mutex<Index>,
     /// Bytes of the largest group that fits.
@@ -132,7 +132,7 @@ pub(crate) struct Store {
 impl Store {
     /// Room for `memory` bytes, of responses with bodies of up to `max_object` bytes.
     pub(crate) fn new(memory: usize, max_object: usize) -> Result<Self, EdgeError> {
-        // A part that is locked alone must hold some of the largest answers.
+        // A part that is locked alone must hold some of the largest responses.
         let parts = (memory / max_object.saturating_mul(8).max(1)).clamp(1, 16);
         let parts = 1 << parts.ilog2();
         let options = OptionsBuilder::new()

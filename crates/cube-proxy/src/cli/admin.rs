@@ -30,10 +30,12 @@ pub(crate) async fn ask(
     body: String,
 ) -> Result<Value, StartError> {
     let Some(address) = config.listen.admin else {
-        return Err(StartError::Engine("listen.admin is off: the running proxy cannot be asked".to_owned()));
+        return Err(StartError::Assembly(
+            "listen.admin is off: the running proxy cannot be asked".to_owned(),
+        ));
     };
     let address = reachable(address);
-    let fault = |what: String| StartError::Engine(format!("admin API at {address}: {what}"));
+    let fault = |what: String| StartError::Assembly(format!("admin API at {address}: {what}"));
     let mut request = Request::builder()
         .method(method)
         .uri(target)
@@ -72,10 +74,10 @@ pub(super) async fn processes(config: &Config) -> Result<Value, StartError> {
 /// a success.
 pub(super) async fn metrics(config: &Config) -> Result<String, StartError> {
     let Some(address) = config.listen.metrics else {
-        return Err(StartError::Engine("listen.metrics is off: there are no figures to show".to_owned()));
+        return Err(StartError::Assembly("listen.metrics is off: there are no figures to show".to_owned()));
     };
     let address = reachable(address);
-    let fault = |what: String| StartError::Engine(format!("metrics at {address}: {what}"));
+    let fault = |what: String| StartError::Assembly(format!("metrics at {address}: {what}"));
     let request = Request::builder().uri("/metrics").header(HOST, address.to_string());
     let request = request.body(Full::default()).map_err(|error| fault(error.to_string()))?;
     let (status, bytes) = exchange("listen.metrics", address, request).await?;
@@ -98,13 +100,13 @@ pub(super) async fn unready(config: &Config) -> Result<Option<String>, StartErro
         ("listen.metrics", listen.metrics),
     ];
     let Some((option, address)) = listeners.into_iter().find_map(|(option, at)| Some((option, at?))) else {
-        return Err(StartError::Engine("admin, health and metrics listeners are all off".to_owned()));
+        return Err(StartError::Assembly("admin, health and metrics listeners are all off".to_owned()));
     };
     let address = reachable(address);
     let request = Request::builder().uri("/readyz").header(HOST, address.to_string());
     let request = request
         .body(Full::default())
-        .map_err(|error| StartError::Engine(format!("{option} at {address}: {error}")))?;
+        .map_err(|error| StartError::Assembly(format!("{option} at {address}: {error}")))?;
     let (status, bytes) = exchange(option, address, request).await?;
     if status == StatusCode::OK {
         return Ok(None);
@@ -120,7 +122,7 @@ async fn exchange(
     address: SocketAddr,
     request: Request<Full<Bytes>>,
 ) -> Result<(StatusCode, Bytes), StartError> {
-    let fault = |what: String| StartError::Engine(format!("{option} at {address}: {what}"));
+    let fault = |what: String| StartError::Assembly(format!("{option} at {address}: {what}"));
     let exchange = async {
         let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
             std::io::ErrorKind::ConnectionRefused => StartError::NotRunning { option, address },

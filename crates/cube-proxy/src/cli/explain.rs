@@ -34,7 +34,7 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), StartError> {
     let config = options.file.load_for(&["admin"])?;
     // What cannot be understood is said without asking anybody.
-    let question = question(options).map_err(|error| StartError::Engine(error.to_string()))?;
+    let question = question(options).map_err(|error| StartError::Assembly(error.to_string()))?;
     let (source, mut told) = block_on(progress::with("asking", async {
         if config.listen.admin.is_some() {
             match ask_running(&config, options).await {

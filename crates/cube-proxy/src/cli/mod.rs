@@ -169,7 +169,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, StartError>>) -> Result<T,
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| StartError::Engine(format!("no runtime: {error}")))?
+        .map_err(|error| StartError::Assembly(format!("no runtime: {error}")))?
         .block_on(future)
 }
 

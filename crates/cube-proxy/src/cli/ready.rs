@@ -22,7 +22,7 @@ pub(super) fn run(options: &Options) -> Result<(), StartError> {
             1 => "ready; 1 process of before a hot restart still drains".to_owned(),
             more => format!("ready; {more} processes of before a hot restart still drain"),
         }),
-        Some(reason) => Err(StartError::Engine(format!("not ready: {reason}"))),
+        Some(reason) => Err(StartError::Assembly(format!("not ready: {reason}"))),
     }
 }
 

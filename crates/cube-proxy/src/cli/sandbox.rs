@@ -192,7 +192,7 @@ fn note(text: &str) {
 }
 
 fn unknown(id: &SandboxId) -> StartError {
-    StartError::Engine(format!("{id}: no such sandbox"))
+    StartError::Assembly(format!("{id}: no such sandbox"))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::types::*;
 
 /// What Pingora can take, whatever is configured (docs/architecture.md).
 const ENGINE_HEAD: usize = 1 << 20;
-const ENGINE_HEADERS: usize = 256;
+const PINGORA_HEADERS: usize = 256;
 const ENGINE_TARGET: usize = 64 << 10;
 /// Descriptors kept free beside clients and the pool.
 const SPARE_FILES: u64 = 512;
@@ -448,13 +448,13 @@ fn limits(c: &mut Check, mut limits: Limits, dialect: Dialect, pool: usize, mach
     let most = |c: &mut Check, key: &str, bytes: usize, most: usize| {
         c.require(key, bytes > 0, "must be more than 0");
         if bytes > most {
-            c.fault(key, format!("the engine takes no more than {} KiB", most >> 10));
+            c.fault(key, format!("Pingora takes no more than {} KiB", most >> 10));
         }
     };
     most(c, "limits.head", limits.head, ENGINE_HEAD);
     most(c, "limits.target", limits.target, ENGINE_TARGET);
-    if limits.headers > ENGINE_HEADERS {
-        c.fault("limits.headers", format!("the engine takes no more than {ENGINE_HEADERS}"));
+    if limits.headers > PINGORA_HEADERS {
+        c.fault("limits.headers", format!("Pingora takes no more than {PINGORA_HEADERS}"));
     }
     limits.body.follow((dialect == Dialect::Cube).then_some(256 << 20));
     let pool = u64::try_from(pool).unwrap_or(u64::MAX);

@@ -24,7 +24,7 @@ pub struct Config {
     pub tls: Tls,
     /// Which requests name a sandbox, and whom to believe.
     pub routing: Routing,
-    /// How error answers look.
+    /// How error responses look.
     pub errors: Errors,
     /// Where records come from.
     pub store: Store,
@@ -128,7 +128,7 @@ pub struct ControlPlane {
     pub tls: Option<cube_edge::TlsTrust>,
 }
 
-/// How error answers look.
+/// How error responses look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errors {
     /// One for the process; not live.

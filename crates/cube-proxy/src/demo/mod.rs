@@ -74,7 +74,7 @@ pub fn start(options: &Options) -> Result<DemoParts, StartError> {
         .thread_name("demo")
         .enable_all()
         .build()
-        .map_err(|error| StartError::Engine(format!("no runtime: {error}")))?;
+        .map_err(|error| StartError::Assembly(format!("no runtime: {error}")))?;
     let echo = host(&runtime, toys::echo())?;
     let live = host(&runtime, toys::live())?;
     let private = host(&runtime, toys::private())?;
@@ -141,7 +141,7 @@ fn host(runtime: &Runtime, router: Router) -> Result<u16, StartError> {
 }
 
 fn failed(error: std::io::Error) -> StartError {
-    StartError::Engine(format!("the demo's own servers: {error}"))
+    StartError::Assembly(format!("the demo's own servers: {error}"))
 }
 
 /// A free port of loopback, bound.

@@ -48,7 +48,7 @@ pub(crate) struct Takeover {
 pub(crate) fn ask(run_dir: &RunDir) -> Result<RestartReply, StartError> {
     let running = run_dir.running()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| StartError::Engine(format!("no runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| StartError::Assembly(format!("no runtime: {error}")))?;
     Ok(runtime.block_on(converse(run_dir.path(), running))?)
 }
 

@@ -24,7 +24,7 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
             .copied()
             .collect(),
         proxy_protocol: config.listen.proxy_protocol.clone(),
-        rules: config.rules().map_err(|error| StartError::Engine(format!("routing.domains: {error}")))?,
+        rules: config.rules().map_err(|error| StartError::Assembly(format!("routing.domains: {error}")))?,
         trusted_proxies: config.routing.trusted_proxies.clone(),
         forward_credentials: config.routing.forward_credentials,
         envd_control_from: config.routing.envd_control_from.clone(),

@@ -1,5 +1,5 @@
-//! The listeners beside the data plane: admin, metrics, health. Plain HTTP/1.1 through the
-//! engine's own server, a task a connection.
+//! The listeners beside the data plane: admin, metrics, health. Plain HTTP/1.1 through
+//! Pingora's own server, a task a connection.
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -64,7 +64,7 @@ impl Reload {
         certificates: Option<Arc<Certificates>>,
         registry: &Registry,
     ) -> Result<Arc<Self>, StartError> {
-        let metrics = Metrics::new(registry).map_err(super::engine)?;
+        let metrics = Metrics::new(registry).map_err(super::not_assembled)?;
         Ok(Arc::new(Self {
             file,
             running: ArcSwap::from_pointee(running),
@@ -148,7 +148,7 @@ impl Reload {
             .filter(|_| others)
             .map(|current| Ok::<_, CertificateError>((current, current.prepare(&new.tls.certificates)?)))
             .transpose()
-            .map_err(|error| StartError::Engine(format!("tls.certificates: {error}")))?;
+            .map_err(|error| StartError::Assembly(format!("tls.certificates: {error}")))?;
         let settings = Reconfiguration {
             settings: edge_settings::of(&new)?,
             resolver: new.cache.clone(),
@@ -157,7 +157,7 @@ impl Reload {
             access_log: edge_settings::access_log(&new),
             admin_token: new.admin.token.clone(),
         };
-        self.gateway.update(settings).map_err(super::engine)?;
+        self.gateway.update(settings).map_err(super::not_assembled)?;
         match (certificates, &self.certificates) {
             (Some((current, others)), _) => current.replace(others),
             // The same files may hold others by now.

@@ -18,7 +18,7 @@ pub(super) struct Signals {
 impl Signals {
     pub(super) fn listen() -> Result<Self, StartError> {
         let listen = |kind| {
-            signal(kind).map_err(|error| StartError::Engine(format!("cannot listen for signals: {error}")))
+            signal(kind).map_err(|error| StartError::Assembly(format!("cannot listen for signals: {error}")))
         };
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,

@@ -1,4 +1,4 @@
-//! The first byte of every kind of streaming answer is at the client while the application still
+//! The first byte of every kind of streaming response is at the client while the application still
 //! waits, and the first byte of every upload at the application while the client does: all forms,
 //! HTTP/1.1 and HTTP/2 (connections.md, "Streaming").
 

@@ -143,7 +143,7 @@ async fn grpc(client: GrpcClient, short_ones: bool, over: &AtomicBool) -> usize 
     count
 }
 
-/// One chunked answer, from before the first upgrade to the end.
+/// One chunked response, from before the first upgrade to the end.
 async fn chunked_stream(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> usize {
     let mut client: Client = tls.env.client().await;
     let host = sandbox.host();

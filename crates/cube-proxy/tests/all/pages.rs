@@ -1,4 +1,4 @@
-//! What a browser shows where the proxy answers itself (errors.md, "Browsers that meet an error").
+//! What a browser shows where the proxy responds itself (errors.md, "Browsers that meet an error").
 
 use std::time::{Duration, Instant};
 

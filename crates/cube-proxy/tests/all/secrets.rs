@@ -1,5 +1,5 @@
 //! Tokens never appear (operations.md): not in the logs, at no level and in neither format, not in
-//! metrics, not in answers of the proxy itself.
+//! metrics, not in responses of the proxy itself.
 //!
 //! Beside this, every test looks: a proxy of the testkit whose output or access log has one of the
 //! testkit's secrets in it fails its test.

@@ -105,7 +105,7 @@ impl StoreFixture {
 }
 
 /// Which application answered; `None`: the proxy said that there is no such sandbox. A request that
-/// was under way when the life of its sandbox ended ends with it, which is nobody's answer. Every
+/// was under way when the life of its sandbox ended ends with it, which is nobody's response. Every
 /// other response fails the test.
 #[track_caller]
 pub(crate) fn who(response: &Response) -> Option<String> {
@@ -122,8 +122,8 @@ pub(crate) fn who(response: &Response) -> Option<String> {
     }
 }
 
-/// Asks until `right`. A wrong answer to a question that was asked later than `bound` after
-/// `since` fails the test. Gives how long after `since` the first right answer was asked for.
+/// Asks until `right`. A wrong response to a question that was asked later than `bound` after
+/// `since` fails the test. Gives how long after `since` the first right response was asked for.
 #[track_caller]
 pub(crate) fn right_within(
     what: &str,

@@ -1,4 +1,4 @@
-//! Applications that do not behave: a clear answer each, the process lives, the next request is
+//! Applications that do not behave: a clear response each, the process lives, the next request is
 //! right (errors.md, docs/architecture.md).
 
 use cube_testkit::{BlackHole, Env, Gate, Origin, Sandbox, refused_port, scripts};

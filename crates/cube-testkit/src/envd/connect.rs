@@ -30,7 +30,7 @@ impl Refusal {
         json!({ "code": self.code, "message": self.message })
     }
 
-    /// The status that the protocol gives the code in a unary answer.
+    /// The status that the protocol gives the code in a unary response.
     fn status(&self) -> u16 {
         match self.code {
             "invalid_argument" => 400,

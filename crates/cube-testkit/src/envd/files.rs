@@ -13,7 +13,7 @@ use super::tree::Tree;
 use crate::Exchange;
 use crate::origin::Outcome;
 
-/// A piece of a compressed answer, which has no length in its head.
+/// A piece of a compressed response, which has no length in its head.
 const PIECE: usize = 32 * 1024;
 const BYTES: &str = "application/octet-stream";
 

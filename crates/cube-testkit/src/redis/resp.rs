@@ -43,7 +43,7 @@ impl fmt::Display for RedisError {
     }
 }
 
-/// The connection's error outside, Redis's answer inside.
+/// The connection's error outside, Redis's reply inside.
 pub(crate) type Outcome = io::Result<Result<Reply, RedisError>>;
 
 pub(crate) async fn exchange(wire: &mut Wire<TcpStream>, words: &[&str]) -> Outcome {

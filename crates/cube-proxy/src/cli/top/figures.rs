@@ -32,7 +32,7 @@ pub(super) struct Figures {
     pub(super) added_p99_ms: Option<f64>,
     /// From sending the head to a sandbox to the first byte of its response.
     pub(super) first_byte_p99_ms: Option<f64>,
-    /// Requests under way, answers among them that are being sent, tunnels, requests that wait for a
+    /// Requests under way, responses among them that are being sent, tunnels, requests that wait for a
     /// sandbox.
     pub(super) under_way: u64,
     pub(super) open_streams: u64,

@@ -98,7 +98,7 @@ fn write(options: &Options, told: &mpsc::Receiver<Told>) -> Result<(), StartErro
         };
         if options.json {
             let json = serde_json::to_string(&figures)
-                .map_err(|error| StartError::Engine(format!("the figures are no JSON: {error}")))?;
+                .map_err(|error| StartError::Assembly(format!("the figures are no JSON: {error}")))?;
             say(json)?;
         } else if options.once {
             for line in lines::table(&figures) {

@@ -245,7 +245,7 @@ mod tests {
     fn trouble_is_shown_and_the_last_figures_stay() {
         let mut view = View::default();
         view.take(Ok(Box::new(figures())));
-        view.take(Err(StartError::Engine("gone away".to_owned())));
+        view.take(Err(StartError::Assembly("gone away".to_owned())));
         let screen = drawn(&view, 80, 30);
         assert!(screen.contains("gone away") && screen.contains("box-1"), "{screen}");
     }

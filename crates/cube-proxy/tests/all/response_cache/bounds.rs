@@ -6,7 +6,7 @@ use super::*;
 
 const KIB: usize = 1024;
 
-/// An application whose answers have the length that the target says, chunked where it begins with
+/// An application whose responses have the length that the target says, chunked where it begins with
 /// `/c`.
 async fn sized() -> Origin {
     scripted(|mut exchange| async move {

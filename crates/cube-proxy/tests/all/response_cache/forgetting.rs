@@ -90,7 +90,7 @@ async fn a_recreated_sandbox_never_gets_its_predecessors_answer() {
             std::time::Duration::from_secs(1),
             async || {
                 let response = env.get(&again, "/").await;
-                // Under way when the old life ended: nobody's answer.
+                // Under way when the old life ended: nobody's response.
                 response.status == 200 && response.text() == "new"
             },
         )

@@ -17,7 +17,7 @@ enum Effect {
 }
 use Effect::{Is, Raises};
 
-/// One kind of answer: what `is_running`, a REST call, a unary call and a stream make of it.
+/// One kind of response: what `is_running`, a REST call, a unary call and a stream make of it.
 type Row = (&'static str, [Effect; 4]);
 
 const NOT_FOUND: &str = "The sandbox was not found";
@@ -274,7 +274,7 @@ async fn javascript_sees_a_running_command_end_with_its_sandbox() {
     a_running_command_ends_with_its_sandbox(Flavour::JavaScript).await;
 }
 
-/// Why there is another dialect: what the SDKs make of plain answers.
+/// Why there is another dialect: what the SDKs make of plain responses.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cube_dialect_misleads_the_sdks() {
     let cube = json!({ "errors": { "dialect": "cube" } });
