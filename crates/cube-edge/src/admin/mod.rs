@@ -7,6 +7,7 @@ mod apps;
 mod auth;
 mod forwarding;
 mod health;
+mod link;
 mod processes;
 mod response;
 mod router;

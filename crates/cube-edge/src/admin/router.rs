@@ -14,6 +14,7 @@ use serde_json::json;
 use super::auth;
 use super::forwarding::{self, Owner};
 use super::health::Readiness;
+use super::link;
 use super::processes;
 use super::response::{AdminResponse, probe};
 use super::routes;
@@ -27,6 +28,7 @@ struct Call<'a> {
     /// What stands in the path where its route has `<...>`.
     parameter: &'a str,
     query: Option<&'a str>,
+    body: &'a [u8],
 }
 
 type Responding<'a> = Pin<Box<dyn Future<Output = AdminResponse> + Send + 'a>>;
@@ -68,6 +70,11 @@ const ROUTES: &[Route] = &[
         method: Method::GET,
         path: "/admin/routes/<id>",
         handle: |api, call| Box::pin(api.route(call.parameter)),
+    },
+    Route {
+        method: Method::POST,
+        path: "/admin/sandboxes/<id>/link",
+        handle: |api, call| Box::pin(link::make(&api.state, call.parameter, call.body)),
     },
 ];
 
@@ -151,7 +158,7 @@ impl AdminApi {
         }
         for route in ROUTES.iter().filter(|route| route.method == *method) {
             if let Some(parameter) = parameter(route.path, path) {
-                return (route.handle)(self, Call { parameter, query: uri.query() }).await;
+                return (route.handle)(self, Call { parameter, query: uri.query(), body }).await;
             }
         }
         AdminResponse::no_route(method.as_str(), path)

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Subcommand};
-use cube_metadata::{MetadataStore, RecordField, SandboxState, check_field};
-use cube_route::SandboxId;
+use clap::{Args, Subcommand, ValueEnum};
+use cube_metadata::{Access, MetadataStore, RecordField, SandboxRecord, SandboxState, check_field};
+use cube_route::preview::{Link, LinkForm, LinkRefusal, LinkRequest};
+use cube_route::{Port, SandboxId};
+use cube_settings::Span;
 use serde_json::json;
 
 use crate::config::Config;
@@ -59,6 +62,31 @@ enum Action {
         #[arg(value_parser = id)]
         id: SandboxId,
     },
+    /// A link that opens a private sandbox in a browser
+    #[command(
+        after_long_help = "The link is made from the record's traffic token, and opens the sandbox until it \
+        expires or the token changes. It leads to previews.base_url, or to the first of routing.domains."
+    )]
+    Link {
+        /// The sandbox id
+        #[arg(value_parser = id)]
+        id: SandboxId,
+        /// The port in the sandbox
+        #[arg(value_parser = port)]
+        port: Port,
+        /// For how long it opens the sandbox
+        #[arg(long, default_value = "1h", value_parser = span)]
+        ttl: Duration,
+        /// Path and query in the sandbox
+        #[arg(long, default_value = "/")]
+        path: String,
+        /// It opens every port but envd's
+        #[arg(long)]
+        any_port: bool,
+        /// How the link names the sandbox
+        #[arg(long, value_enum, default_value_t = Form::Host)]
+        form: Form,
+    },
     /// Tell the running proxy the state of a sandbox
     State {
         /// The sandbox id
@@ -68,6 +96,23 @@ enum Action {
         #[arg(value_parser = state())]
         state: SandboxState,
     },
+}
+
+/// How a link names its sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// In the host name
+    Host,
+    /// In the path
+    Path,
+}
+
+fn port(text: &str) -> Result<Port, cube_route::NameError> {
+    Port::parse(text)
+}
+
+fn span(text: &str) -> Result<Duration, &'static str> {
+    Span::parse(text).ok_or("must be a whole number and s, m or h, such as 90s or 1h")
 }
 
 fn id(text: &str) -> Result<SandboxId, cube_route::NameError> {
@@ -97,6 +142,12 @@ pub(super) fn run(options: &Options) -> Result<(), StartError> {
             return say(if options.json { json!({ "ok": true }).to_string() } else { line });
         }
         let store = config.open_store(&prometheus::Registry::new())?;
+        if let Action::Link { id, .. } = &options.action {
+            let record = progress::with("asking the store", store.fetch(id)).await?.record;
+            let link = link(&config, &options.action, record.as_ref())?;
+            let shown = json!({ "url": link.url, "ticket": link.ticket, "expires_at": link.expires_at });
+            return say(if options.json { shown.to_string() } else { link.url });
+        }
         let work = act(store.as_ref(), &options.action, options.json);
         for line in progress::with("asking the store", work).await? {
             say(line)?;
@@ -149,9 +200,34 @@ async fn act(store: &dyn MetadataStore, action: &Action, json: bool) -> Result<V
             }
             vec![if json { json!({ "ok": true }).to_string() } else { format!("{id}: removed") }]
         }
-        // Nothing of the store's.
-        Action::State { .. } => Vec::new(),
+        // Nothing that is done in the store.
+        Action::State { .. } | Action::Link { .. } => Vec::new(),
     })
+}
+
+/// Makes the link that `action` describes.
+fn link(config: &Config, action: &Action, record: Option<&SandboxRecord>) -> Result<Link, StartError> {
+    let Action::Link { id, port, ttl, path, any_port, form } = action else {
+        return Err(StartError::Assembly("no link".to_owned()));
+    };
+    let record = record.ok_or_else(|| unknown(id))?;
+    let request = LinkRequest {
+        id,
+        port: *port,
+        any_port: *any_port,
+        form: if *form == Form::Path { LinkForm::Path } else { LinkForm::Host },
+        path,
+        ttl: ttl.as_secs(),
+        max_ttl: config.previews.max_ttl.as_secs(),
+        now: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+    };
+    let made = match &record.access {
+        _ if !config.previews.enabled => Err(LinkRefusal::Off),
+        Access::Public => Err(LinkRefusal::Public),
+        Access::Closed => Err(LinkRefusal::NoToken),
+        Access::Token(token) => request.make(config.preview_base().as_ref(), Some(token.expose())),
+    };
+    made.map_err(|refusal| StartError::Assembly(format!("{id}: {refusal}")))
 }
 
 /// Refuses what no record may have, all of it at once.

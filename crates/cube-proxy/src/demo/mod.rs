@@ -28,7 +28,7 @@ use crate::{logging, run as start_up};
 pub use samples::{Ports, Sample, samples};
 
 /// The traffic token of the private sandbox. Everybody may know it.
-pub const TOKEN: &str = "demo-token";
+pub const TOKEN: &str = "demo-token-everybody-may-know";
 
 /// The sandbox that sleeps until a request wakes it.
 pub const ASLEEP: &str = "asleep";

@@ -2,14 +2,16 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Html;
 use axum::response::sse::{Event, Sse};
+use axum::response::{Html, Redirect};
 use axum::routing::{get, post};
+use cube_route::preview::{LinkBase, LinkForm, LinkRequest};
+use cube_route::{Port, SandboxId};
 use futures_util::Stream;
 use serde_json::Value;
 
@@ -26,6 +28,8 @@ const LOOK: Duration = Duration::from_millis(200);
 struct Demo {
     manager: Arc<Manager>,
     config: Arc<Config>,
+    /// Where the sandboxes are for a browser.
+    base: LinkBase,
 }
 
 /// What shows at the plain address: the sandboxes, links and commands; `/demo/states`, their states
@@ -46,7 +50,8 @@ pub(super) fn router(samples: &[Sample], ports: Ports, manager: Arc<Manager>, co
         .route("/", get(move || std::future::ready(Html(page.clone()))))
         .route("/demo/states", get(async |State(demo): State<Demo>| Sse::new(changes(demo))))
         .route("/demo/sleep", post(sleep))
-        .with_state(Demo { manager, config })
+        .route("/demo/private", get(private))
+        .with_state(Demo { manager, config, base: LinkBase::new(false, "localhost", Some(http)) })
 }
 
 async fn sleep(State(demo): State<Demo>) -> StatusCode {
@@ -54,6 +59,24 @@ async fn sleep(State(demo): State<Demo>) -> StatusCode {
         Ok(()) => StatusCode::NO_CONTENT,
         Err(_) => StatusCode::BAD_GATEWAY,
     }
+}
+
+/// A link that opens the private sandbox, made when it is asked for: links expire.
+async fn private(State(demo): State<Demo>) -> Result<Redirect, StatusCode> {
+    let id = SandboxId::parse("private").map_err(|_| StatusCode::NOT_FOUND)?;
+    let port = Port::new(8080).ok_or(StatusCode::NOT_FOUND)?;
+    let request = LinkRequest {
+        id: &id,
+        port,
+        any_port: false,
+        form: LinkForm::Host,
+        path: "/",
+        ttl: 3600,
+        max_ttl: 3600,
+        now: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+    };
+    let link = request.make(Some(&demo.base), Some(TOKEN.as_bytes()));
+    link.map(|link| Redirect::to(&link.url)).map_err(|_| StatusCode::CONFLICT)
 }
 
 /// The states now, and again whenever one of them is another.

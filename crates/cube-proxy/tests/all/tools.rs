@@ -183,7 +183,7 @@ async fn bash_completes_every_word() {
             ("cube-proxy exp", "cube-proxy explain"),
             ("cube-proxy top --on", "cube-proxy top --once"),
             ("cube-proxy run -c x --up", "cube-proxy run -c x --upgrade"),
-            ("cube-proxy sandbox -c x li", "cube-proxy sandbox -c x list"),
+            ("cube-proxy sandbox -c x lis", "cube-proxy sandbox -c x list"),
             ("cube-proxy sandbox get x --sh", "cube-proxy sandbox get x --show-token"),
             ("cube-proxy sandbox state x res", "cube-proxy sandbox state x resuming"),
             ("cube-proxy completions fi", "cube-proxy completions fish"),

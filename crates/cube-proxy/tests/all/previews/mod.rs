@@ -1,6 +1,7 @@
 //! Links that open a private sandbox in a browser (previews.md).
 
 mod cross_site;
+mod links;
 mod login;
 mod masking;
 mod tickets;
