@@ -43,7 +43,7 @@ pub use gateway::{Gateway, Parts};
 pub use limits::settings::{Limits, RequestRate};
 pub use metrics::{
     ConnectOutcome, ConnectionLimit, Direction, EdgeMetrics, Finished, FormClass, GaugeGuard, ListenerClass,
-    MethodClass, ProtocolClass, RouteClass, TlsOutcome,
+    MethodClass, ProtocolClass, RouteClass, SimpleMetrics, TlsOutcome,
 };
 pub use preview::{PreviewResult, PreviewSettings};
 pub use processes::{Counted, CountedProcess, Ledger, LinkedProcess, ProcessStanding, Processes};

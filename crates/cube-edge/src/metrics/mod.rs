@@ -47,6 +47,68 @@ pub struct Finished {
     pub form: FormClass,
 }
 
+/// Declares the metrics of one handle, and those of one for each value of a label: field, name, help and
+/// registration are one entry.
+macro_rules! simple_metrics {
+    (@type counter $($rest:tt)*) => { IntCounter };
+    (@type gauge $($rest:tt)*) => { IntGauge };
+    (@type counter_by $label:ident $($rest:tt)*) => { [IntCounter; $label::ALL.len()] };
+    (@new $make:ident counter $name:literal, $help:literal) => { $make.counter($name, $help)? };
+    (@new $make:ident gauge $name:literal, $help:literal) => { $make.gauge($name, $help)? };
+    (@new $make:ident counter_by $label:ident $key:literal, $name:literal, $help:literal) => {{
+        let counters = $make.counters($name, $help, &[$key])?;
+        $label::ALL.map(|value| counters.with_label_values(&[value.as_str()]))
+    }};
+    ($($(#[$doc:meta])* $field:ident: $kind:ident($($rest:tt)*);)*) => {
+        /// Those of [`EdgeMetrics`] that have one handle, or one for each value of a label.
+        pub struct SimpleMetrics {
+            $($(#[$doc])* pub $field: simple_metrics!(@type $kind $($rest)*),)*
+        }
+
+        impl SimpleMetrics {
+            fn new(make: &Maker<'_>) -> Result<Self, EdgeError> {
+                Ok(Self { $($field: simple_metrics!(@new make $kind $($rest)*),)* })
+            }
+        }
+    };
+}
+
+simple_metrics! {
+    /// What preview tickets came to.
+    previews: counter_by(PreviewResult "result", "previews_total",
+        "Requests that a preview ticket let in or did not, or that were sent to log in.");
+    /// New upstream connections, and attempts at them.
+    connects: counter_by(ConnectOutcome "outcome", "upstream_connects_total", "New upstream connections.");
+    /// Client connections closed at once.
+    refused: counter_by(ConnectionLimit "limit", "client_connections_refused_total",
+        "Client connections closed at once, by the limit they were over.");
+    /// Bytes of bodies and tunnels.
+    transferred: counter_by(Direction "direction", "bytes_total",
+        "Bytes of bodies and tunnels: in from clients, out to clients.");
+    /// TLS handshakes with clients.
+    handshakes: counter_by(TlsOutcome "outcome", "tls_handshakes_total", "TLS handshakes with clients.");
+    /// Requests that went out on a pooled connection.
+    upstream_reused: counter("upstream_reused_total", "Requests sent on a pooled connection.");
+    /// Second routes and second sendings.
+    upstream_retries: counter("upstream_retries_total", "Second routes and second sendings.");
+    /// Requests whose response is under way.
+    open_streams: gauge("open_streams", "Answers under way.");
+    /// Upgraded connections.
+    open_websockets: gauge("open_websockets", "Upgraded connections.");
+    /// Lines written to the access log.
+    access_log_lines: counter("access_log_lines_total", "Lines written to the access log.");
+    /// Lines lost: the queue was full, or the file could not be written.
+    access_log_dropped: counter("access_log_dropped_total", "Lines the access log has lost.");
+    /// What `/readyz` says, set when it is scraped.
+    ready: gauge("ready", "1 while /readyz says 200");
+    /// Processes of before a hot restart that still drain, set when it is scraped.
+    draining_processes: gauge("draining_processes",
+        "Processes of before a hot restart that still have connections.");
+    /// When the service was started, unix seconds: by the first process that took over from no other.
+    service_started: gauge("service_start_time_seconds",
+        "When the service was started, unix seconds; a hot restart does not change it.");
+}
+
 /// The metrics of the edge, registered.
 pub struct EdgeMetrics {
     requests: ByRequest<IntCounter>,
@@ -55,36 +117,23 @@ pub struct EdgeMetrics {
     answers: IntCounterVec,
     /// The handles of `answers` by return code, reason and form, filled as they are met.
     known_answers: Box<[OnceCell<IntCounter>]>,
-    previews: [IntCounter; PreviewResult::ALL.len()],
-    connects: [IntCounter; ConnectOutcome::ALL.len()],
     connections: [[IntGauge; ProtocolClass::ALL.len()]; ListenerClass::ALL.len()],
-    refused: [IntCounter; ConnectionLimit::ALL.len()],
-    bytes: [IntCounter; Direction::ALL.len()],
-    handshakes: [IntCounter; TlsOutcome::ALL.len()],
     certificates: IntGaugeVec,
     /// From the request's head being sent upstream to the first byte of the response, seconds.
     pub upstream_first_byte: Histogram,
     /// What the proxy itself adds before the request goes upstream, without holding and
     /// connecting, seconds.
     pub added_latency: Histogram,
-    /// Requests that went out on a pooled connection.
-    pub upstream_reused: IntCounter,
-    /// Second routes and second sendings.
-    pub upstream_retries: IntCounter,
-    /// Requests whose response is under way.
-    pub open_streams: IntGauge,
-    /// Upgraded connections.
-    pub open_websockets: IntGauge,
-    /// Lines written to the access log.
-    pub access_log_lines: IntCounter,
-    /// Lines lost: the queue was full, or the file could not be written.
-    pub access_log_dropped: IntCounter,
-    /// What `/readyz` says, set when it is scraped.
-    pub ready: IntGauge,
-    /// Processes of before a hot restart that still drain, set when it is scraped.
-    pub draining_processes: IntGauge,
-    /// When the service was started, unix seconds: by the first process that took over from no other.
-    pub service_started: IntGauge,
+    simple: SimpleMetrics,
+}
+
+/// A metric is counted by its name, `metrics.upstream_retries`, wherever its handle is kept.
+impl std::ops::Deref for EdgeMetrics {
+    type Target = SimpleMetrics;
+
+    fn deref(&self) -> &SimpleMetrics {
+        &self.simple
+    }
 }
 
 impl EdgeMetrics {
@@ -109,29 +158,11 @@ impl EdgeMetrics {
             "Requests by return code, reason and the form in which they named their sandbox.",
             &["retcode", "reason", "form"],
         )?;
-        let previews = make.counters(
-            "previews_total",
-            "Requests that a preview ticket let in or did not, or that were sent to log in.",
-            &["result"],
-        )?;
-        let connects = make.counters("upstream_connects_total", "New upstream connections.", &["outcome"])?;
         let connections = make.gauges(
             "client_connections",
             "Open client connections by listener and protocol.",
             &["listener", "protocol"],
         )?;
-        let refused = make.counters(
-            "client_connections_refused_total",
-            "Client connections closed at once, by the limit they were over.",
-            &["limit"],
-        )?;
-        let bytes = make.counters(
-            "bytes_total",
-            "Bytes of bodies and tunnels: in from clients, out to clients.",
-            &["direction"],
-        )?;
-        let handshakes =
-            make.counters("tls_handshakes_total", "TLS handshakes with clients.", &["outcome"])?;
         let certificates = make.gauges(
             "tls_certificate_expiry_timestamp_seconds",
             "When a configured certificate expires, unix seconds.",
@@ -140,12 +171,9 @@ impl EdgeMetrics {
         let build = make.gauges("build_info", "The version that runs; always 1.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         registry.register(Box::new(process::Process::new()?))?;
-        let service_started = make.gauge(
-            "service_start_time_seconds",
-            "When the service was started, unix seconds; a hot restart does not change it.",
-        )?;
+        let simple = SimpleMetrics::new(&make)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        service_started.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+        simple.service_started.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
 
         let cells = Retcode::LABELS * Reason::ALL.len() * FormClass::ALL.len();
         Ok(Self {
@@ -154,15 +182,10 @@ impl EdgeMetrics {
             inflight: RouteClass::ALL.map(|route| inflight.with_label_values(&[route.as_str()])),
             answers,
             known_answers: (0..cells).map(|_| OnceCell::new()).collect(),
-            previews: PreviewResult::ALL.map(|result| previews.with_label_values(&[result.as_str()])),
-            connects: ConnectOutcome::ALL.map(|outcome| connects.with_label_values(&[outcome.as_str()])),
             connections: ListenerClass::ALL.map(|listener| {
                 ProtocolClass::ALL
                     .map(|protocol| connections.with_label_values(&[listener.as_str(), protocol.as_str()]))
             }),
-            refused: ConnectionLimit::ALL.map(|limit| refused.with_label_values(&[limit.as_str()])),
-            bytes: Direction::ALL.map(|direction| bytes.with_label_values(&[direction.as_str()])),
-            handshakes: TlsOutcome::ALL.map(|outcome| handshakes.with_label_values(&[outcome.as_str()])),
             certificates,
             upstream_first_byte: make.histogram(
                 "upstream_first_byte_seconds",
@@ -174,19 +197,7 @@ impl EdgeMetrics {
                 "Time the proxy itself adds before a request goes upstream, without holding and connecting.",
                 exponential_buckets(0.000_025, 2.0, 16)?,
             )?,
-            upstream_reused: make
-                .counter("upstream_reused_total", "Requests sent on a pooled connection.")?,
-            upstream_retries: make.counter("upstream_retries_total", "Second routes and second sendings.")?,
-            open_streams: make.gauge("open_streams", "Answers under way.")?,
-            open_websockets: make.gauge("open_websockets", "Upgraded connections.")?,
-            access_log_lines: make.counter("access_log_lines_total", "Lines written to the access log.")?,
-            access_log_dropped: make.counter("access_log_dropped_total", "Lines the access log has lost.")?,
-            ready: make.gauge("ready", "1 while /readyz says 200")?,
-            draining_processes: make.gauge(
-                "draining_processes",
-                "Processes of before a hot restart that still have connections.",
-            )?,
-            service_started,
+            simple,
         })
     }
 
@@ -268,7 +279,7 @@ impl EdgeMetrics {
 
     /// Counts bytes of a body or a tunnel.
     pub fn bytes(&self, direction: Direction, count: u64) {
-        add(&self.bytes, direction as usize, count);
+        add(&self.transferred, direction as usize, count);
     }
 
     /// Says when a certificate expires; `name` is its path in the configuration.
