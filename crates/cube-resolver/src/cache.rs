@@ -33,6 +33,9 @@ type EvictedInUse = HashMap<SandboxId, Arc<RouteEntry>, ahash::RandomState>;
 pub(crate) struct RouteCache {
     positives: Cache<SandboxId, Arc<RouteEntry>, UnitWeighter, ahash::RandomState, EvictedEntries>,
     negatives: Cache<SandboxId, Arc<Freshness>, UnitWeighter, ahash::RandomState>,
+    /// Sandboxes that somebody was refused at, each with the read that confirmed it: kept as ids without a
+    /// sandbox are, so that the two cost the same.
+    refused: Cache<SandboxId, Arc<Freshness>, UnitWeighter, ahash::RandomState>,
     /// Evicted while a request holds them: what is read next is compared with them, so that neither
     /// their generation nor a revocation is lost.
     evicted_in_use: Mutex<EvictedInUse>,
@@ -60,6 +63,12 @@ impl RouteCache {
                 EvictedEntries,
             ),
             negatives: Cache::with_options(
+                negative.clone(),
+                UnitWeighter,
+                ahash::RandomState::default(),
+                quick_cache::sync::DefaultLifecycle::default(),
+            ),
+            refused: Cache::with_options(
                 negative,
                 UnitWeighter,
                 ahash::RandomState::default(),
@@ -87,6 +96,16 @@ impl RouteCache {
     #[inline]
     pub(crate) fn unknown(&self, id: &str) -> Option<Arc<Freshness>> {
         self.negatives.get(id)
+    }
+
+    /// How fresh the read is that confirmed a refusal at this sandbox; counts as a use.
+    pub(crate) fn refused(&self, id: &str) -> Option<Arc<Freshness>> {
+        self.refused.get(id)
+    }
+
+    /// Notes that a refusal was confirmed by a read.
+    pub(crate) fn put_refused(&self, id: &SandboxId, freshness: Freshness) {
+        self.refused.insert(id.clone(), Arc::new(freshness));
     }
 
     /// The last entry known, also one that is over or was pushed out while in use. No use.
@@ -123,9 +142,10 @@ impl RouteCache {
         self.negatives.insert(id.clone(), Arc::new(freshness));
     }
 
-    /// Forgets that there is no such sandbox.
+    /// Forgets that there is no such sandbox, and that somebody was refused at it.
     pub(crate) fn remove_unknown(&self, id: &str) {
         self.negatives.remove(id);
+        self.refused.remove(id);
     }
 
     /// Forgets the sandbox, its generation too.

@@ -155,6 +155,42 @@ impl Resolver {
         }
     }
 
+    /// Has a refusal at `id` cost what an id without a sandbox costs, so that nobody can tell the two apart by
+    /// time, nor by what happens while the store hangs: the first is confirmed by a read, those that follow are
+    /// served from memory for as long as "there is no such sandbox" would be. Whether a read was made now, after
+    /// which the request is to be judged again.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot answer.
+    pub async fn confirm_refusal(self: &Arc<Self>, id: &SandboxId) -> Result<bool, StoreError> {
+        let view = self.view();
+        if let Some(confirmed) = self.cache.refused(id.as_str()).filter(|_| !view.failing) {
+            match confirmed.decide(view, || self.negative_bounds()) {
+                ServeDecision::Fresh => return Ok(false),
+                ServeDecision::Refresh => {
+                    self.refresh(&confirmed, view, || Some(id.clone()));
+                    return Ok(false);
+                }
+                ServeDecision::Stale | ServeDecision::Read => {}
+            }
+        }
+        self.lookup_fresh(id).await?;
+        self.note_refusal(id, view);
+        Ok(true)
+    }
+
+    /// Notes that a refusal at `id` rests on a read that was made for it.
+    pub fn refused_after_read(self: &Arc<Self>, id: &SandboxId) {
+        self.note_refusal(id, self.view());
+    }
+
+    fn note_refusal(&self, id: &SandboxId, view: StoreView) {
+        let settings = self.settings.load();
+        let tracked = view.tracking_epoch.session.is_some();
+        let ttl = if tracked { settings.draw_ttl() } else { settings.negative_ttl };
+        self.cache.put_refused(id, Freshness::new(view.now, ttl, view.tracking_epoch));
+    }
+
     /// Forgets the route (`/admin/backend_cache/delete`); whether one was known. The next request
     /// reads the record and gets a new generation.
     pub fn forget(&self, id: &SandboxId) -> bool {

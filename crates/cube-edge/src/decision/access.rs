@@ -178,11 +178,16 @@ fn tell_of_token(judged: Judgement, entry: &RouteEntry, recorder: &mut impl Reco
     }
 }
 
+/// Whether masking hides this error.
+pub(crate) fn is_hidden(error: ProxyError) -> bool {
+    matches!(error, ProxyError::TokenMissing | ProxyError::TokenWrong)
+}
+
 /// Whether a refusal must look as if the store could not answer: while it cannot, that is what a request for
 /// an unknown id gets, and a masked refusal must not differ from it. `masks`: refusals look as if there were no
 /// sandbox, or both are sent to log in.
 pub(crate) fn is_masked_as_unavailable(error: ProxyError, masks: bool, store_failing: bool) -> bool {
-    matches!(error, ProxyError::TokenMissing | ProxyError::TokenWrong) && masks && store_failing
+    is_hidden(error) && masks && store_failing
 }
 
 fn choose_route(

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use cube_breaker::{BreakerVerdict, DialPermit};
 use cube_lifecycle::{GateVerdict, HoldOutcome};
+use cube_metadata::StoreError;
 use cube_resolver::{Lookup, Route, RouteEntry};
 use cube_route::SandboxTarget;
 use pingora::protocols::http::ServerSession;
@@ -14,7 +15,8 @@ use tokio::io::Interest;
 
 use crate::connection::Downstream;
 use crate::decision::access::{
-    AccessView, Decision, GateStep, NodeView, Surroundings, decide, error_of_gate, is_masked_as_unavailable,
+    AccessView, Decision, GateStep, NodeView, Surroundings, decide, error_of_gate, is_hidden,
+    is_masked_as_unavailable,
 };
 use crate::decision::recorder::{Recorder, Unrecorded};
 use crate::error_response::{ProxyError, is_preflight};
@@ -59,6 +61,7 @@ async fn check_access_from(
     let settings = ctx.settings.clone();
     // Where an attempt has failed, what went on was not to be redirected.
     let may_redirect = !afresh;
+    let mut confirmed = false;
     ctx.destination = Destination::Nowhere;
     if let Some(active) = &ctx.active {
         active.request.belongs_to(None);
@@ -81,11 +84,13 @@ async fn check_access_from(
             active: &mut ctx.active,
             started: ctx.started,
             afresh,
+            from_memory: false,
             // A preflight wakes nothing and holds nothing; and a state that keeps changing must not hold a
             // request for longer than one that does not.
             may_be_held: patient && !is_preflight(&request.method, &request.headers),
         };
         let outcome = decide(&view, &mut surroundings, &mut Unrecorded).await;
+        let from_memory = surroundings.from_memory;
         ctx.right = outcome.right;
         ctx.preview_result = outcome.preview_result;
         let forward = match outcome.decision {
@@ -98,7 +103,17 @@ async fn check_access_from(
             }
             Err(error) => {
                 let masks = settings.answers.mask_existence || sends_to_log_in(session, ctx);
-                ctx.masked_as_unavailable = is_masked_as_unavailable(error, masks, state.store.failing());
+                let mut unavailable = false;
+                if masks && is_hidden(error) && !confirmed {
+                    confirmed = true;
+                    match confirm_refusal(state, &target, from_memory).await {
+                        Ok(true) => continue,
+                        Ok(false) => {}
+                        Err(_) => unavailable = true,
+                    }
+                }
+                let failing = unavailable || state.store.failing();
+                ctx.masked_as_unavailable = is_masked_as_unavailable(error, masks, failing);
                 return Err(error.into());
             }
         };
@@ -110,6 +125,25 @@ async fn check_access_from(
         });
         return Ok(());
     }
+}
+
+/// Has a refusal that is masked take the read that an unknown id takes; whether the record was read now, and
+/// the request is to be judged again.
+///
+/// # Errors
+/// [`StoreError`] when the store cannot answer, as an unknown id would have it.
+async fn confirm_refusal(
+    state: &ProxyState,
+    target: &SandboxTarget,
+    from_memory: bool,
+) -> Result<bool, StoreError> {
+    if !from_memory {
+        state.resolver.refused_after_read(&target.id);
+        return Ok(false);
+    }
+    state.resolver.confirm_refusal(&target.id).await.inspect_err(|error| {
+        tracing::debug!(%error, "a refusal cannot be confirmed");
+    })
 }
 
 /// Holds the request until the state of its sandbox has changed.
@@ -152,6 +186,8 @@ struct UnderWay<'a> {
     started: Instant,
     /// The record is read anew, whatever is cached.
     afresh: bool,
+    /// The record was in memory.
+    from_memory: bool,
     may_be_held: bool,
 }
 
@@ -163,6 +199,7 @@ impl Surroundings for UnderWay<'_> {
         let looked_up = if self.afresh {
             resolver.lookup_fresh(id).await
         } else if let Some(cached) = resolver.cached(id.as_str()) {
+            self.from_memory = true;
             Ok(cached)
         } else {
             resolver.lookup(id).await

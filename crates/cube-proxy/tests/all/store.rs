@@ -196,3 +196,62 @@ async fn the_embedded_store_speaks_every_form() {
         env.call(by, &shut, "GET", "/", &token, "").await.passed(200);
     }
 }
+
+#[tokio::test]
+async fn in_the_first_moment_of_a_hang_a_refused_token_and_an_unknown_sandbox_look_alike() {
+    let env = own(json!({})).await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).token("example-token").await;
+    let token = [("e2b-traffic-access-token", "example-token")];
+    let hits =
+        || async { env.proxy.metrics().await.sum("cube_proxy_cache_lookups_total", &[("outcome", "hit")]) };
+    eventually("a cached route", || async {
+        let before = hits().await;
+        env.get_with(&sandbox, "/", &token).await.passed(200);
+        (hits().await > before).then_some(())
+    })
+    .await;
+    env.redis.pause();
+    let (nobody, wrong) = (env.nobody(), [("e2b-traffic-access-token", "example-wrong")]);
+    let (refused, unknown) =
+        tokio::join!(env.get_with(&sandbox, "/", &wrong), env.get_with(&nobody, "/", &wrong));
+    env.redis.resume();
+    assert_eq!(refused.identity(), unknown.identity());
+    refused.is_own(503, 310_500, UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn a_refused_token_costs_the_store_what_an_unknown_sandbox_costs() {
+    let env = own(json!({})).await;
+    let origin = Origin::echo().await;
+    let (sandbox, nobody) = (env.sandbox(&origin).token("example-token").await, env.nobody());
+    let token = [("e2b-traffic-access-token", "example-token")];
+    let hits =
+        || async { env.proxy.metrics().await.sum("cube_proxy_cache_lookups_total", &[("outcome", "hit")]) };
+    eventually("a cached route", || async {
+        let before = hits().await;
+        env.get_with(&sandbox, "/", &token).await.passed(200);
+        (hits().await > before).then_some(())
+    })
+    .await;
+    let reads = |sandbox: Sandbox| {
+        let env = &env;
+        async move {
+            let before = env.redis.calls("hgetall").await;
+            for _ in 0..5 {
+                env.get(&sandbox, "/").await.is_not_found();
+            }
+            env.redis.calls("hgetall").await - before
+        }
+    };
+    let unknown = reads(nobody).await;
+    assert!(unknown > 0);
+    let refused = reads(sandbox.clone()).await;
+    // An unknown id is looked for under every prefix; what is under the first ends the look.
+    assert!(
+        (1..=unknown).contains(&refused),
+        "{refused} reads for a refused token, {unknown} for an unknown id"
+    );
+    assert_eq!(reads(sandbox).await, 0, "the second time");
+    assert_eq!(origin.count(), origin.received().len());
+}
