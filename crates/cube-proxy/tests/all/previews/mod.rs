@@ -1,5 +1,6 @@
 //! Links that open a private sandbox in a browser (previews.md).
 
+mod browser;
 mod cross_site;
 mod links;
 mod login;

@@ -1,0 +1,238 @@
+//! Preview links in a real browser: the application, an iframe, and a hostile page on a sibling sandbox.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cube_testkit::serde_json::{self, Value, json};
+use cube_testkit::{Exchange, Guarded, Origin, Sandbox, scripts};
+
+use super::*;
+use crate::support::{Tls, with_tls};
+
+/// A browser that takes every certificate, for which every name is this machine.
+fn browser(url: &str) -> Guarded {
+    let directory = std::env::temp_dir().join(cube_testkit::unique_id("cube-browser-"));
+    std::fs::create_dir(&directory).unwrap();
+    let mut browser = Command::new("chromium");
+    browser
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .args(["--disable-dev-shm-usage", "--host-resolver-rules=MAP *.cube.test 127.0.0.1"])
+        .args(["--ignore-certificate-errors", "--remote-debugging-port=0"])
+        .arg(format!("--user-data-dir={}", directory.display()))
+        .arg(url)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    Guarded::spawn(&mut browser, Some(&directory))
+}
+
+/// What pages have in common: `tell` says something to the test.
+const TELL: &str = "const tell = (what, seen) =>
+  fetch('TELL/' + what, { method: 'POST', mode: 'no-cors', body: JSON.stringify(seen) })
+const status = async (url, options) => { try { return (await fetch(url, options)).status } catch { return 0 } }
+const socket = url => new Promise(done => {
+  const socket = new WebSocket(url)
+  socket.onopen = () => socket.send('hi')
+  socket.onmessage = message => done([message.data, socket])
+  socket.onerror = () => done(['refused', socket])
+});
+";
+
+/// The application in the private sandbox.
+const APPLICATION: &str =
+    "<!doctype html><title>app</title><a id=file href=/file download=file>file</a><script>
+PRELUDE
+(async () => {
+  if (!sessionStorage.again) { sessionStorage.again = 1; location.reload(); return }
+  const [said, open] = await socket(`wss://${location.host}/ws`)
+  const worker = await navigator.serviceWorker.register('/worker.js').then(() => 'registered', e => String(e))
+  const seen = { href: location.href, cookie: document.cookie, referrer: document.referrer,
+    api: await status('/api?x'), posted: await status('/api', { method: 'POST', body: 'x' }), said, worker }
+  document.querySelector('#file').click()
+  await tell(window === top ? 'app' : 'framed', seen)
+  if (window !== top) return
+  for (;;) {
+    const api = await status('/api')
+    if (api === 200) { await new Promise(done => setTimeout(done, 100)); continue }
+    const still = await new Promise(done => { open.onmessage = m => done(m.data); open.send('still') })
+    await tell('after', { api, still })
+    break
+  }
+})()
+</script>";
+
+/// A page on another sandbox under the same domain, in a browser that has a cookie for VICTIM.
+const HOSTILE: &str = "<!doctype html><title>evil</title><iframe name=hidden></iframe>
+<form method=post target=hidden action='VICTIM/hostile-form'><input name=a value=b></form><script>
+PRELUDE
+(async () => {
+  await status('VICTIM/hostile-fetch', { credentials: 'include', mode: 'no-cors' })
+  await status('VICTIM/hostile-post', { credentials: 'include', mode: 'no-cors', method: 'POST', body: 'x' })
+  const [said] = await socket('VICTIM/hostile-ws'.replace('https', 'wss'))
+  await new Promise(done => { const i = new Image(); i.onload = i.onerror = done; i.src = 'VICTIM/hostile-img' })
+  document.querySelector('iframe').onload = () => tell('hostile', { said })
+  document.querySelector('form').submit()
+})()
+</script>";
+
+struct Stage {
+    tls: Tls,
+    /// Where pages tell what they saw; the platform's own page is there too.
+    platform: Origin,
+    application: Origin,
+    sandbox: Sandbox,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let platform = Origin::named("platform")
+            .serve(|mut exchange: Exchange| async move {
+                if exchange.request.method == "POST" {
+                    exchange.body().await?;
+                    return exchange.reply(204, &[], "").await;
+                }
+                let link = exchange.request.target.split_once("frame=").map(|(_, link)| link.to_owned());
+                let page = format!("<!doctype html><iframe src='{}'></iframe>", link.unwrap_or_default());
+                exchange.reply(200, &[("Content-Type", "text/html")], page).await
+            })
+            .await;
+        let own = format!("http://{}", platform.address());
+        let tls = with_tls(&json!({ "previews": { "frame_ancestors": [own] } })).await;
+        let page = APPLICATION.replace("PRELUDE", &TELL.replace("TELL", &own));
+        let application = Origin::named("application")
+            .serve(move |exchange: Exchange| {
+                let page = page.clone();
+                async move {
+                    let target = exchange.request.target.clone();
+                    match target.split('?').next().unwrap_or_default() {
+                        "/ws" | "/hostile-ws" => scripts::websocket(exchange).await,
+                        "/worker.js" => {
+                            exchange.reply(200, &[("Content-Type", "text/javascript")], "1").await
+                        }
+                        "/" => exchange.reply(200, &[("Content-Type", "text/html")], page).await,
+                        _ => exchange.reply(200, &[], "x").await,
+                    }
+                }
+            })
+            .await;
+        let sandbox = tls.env.sandbox(&application).token(TOKEN).await;
+        Self { tls, platform, application, sandbox }
+    }
+
+    fn at(&self, sandbox: &Sandbox) -> String {
+        format!("https://{}:{}", sandbox.host(), self.tls.env.proxy.https().port())
+    }
+
+    fn link(&self, seconds: i64) -> String {
+        format!("{}{}", self.at(&self.sandbox), with("/", &ticket_for(TOKEN, &self.sandbox, seconds)))
+    }
+
+    /// What a page told about `what`; a browser takes its time to start.
+    async fn told(&self, what: &str) -> Value {
+        let begin = Instant::now();
+        loop {
+            let told =
+                self.platform.received().into_iter().find(|request| request.target == format!("/{what}"));
+            if let Some(told) = told.and_then(|told| serde_json::from_slice(&told.body).ok()) {
+                return told;
+            }
+            assert!(
+                begin.elapsed() < Duration::from_secs(90),
+                "no page told of {what}: {}",
+                self.tls.env.proxy.access_log()
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Whether everything of the application works in a browser, and nothing of the ticket shows.
+    async fn works(&self, what: &str) {
+        let told = self.told(what).await;
+        let want = json!({
+            "href": format!("{}/", self.at(&self.sandbox)), "cookie": "", "referrer": told["referrer"],
+            "api": 200, "posted": 200, "said": "hi", "worker": "registered",
+        });
+        assert_eq!(told, want);
+        assert!(!told["referrer"].as_str().unwrap().contains("cube_preview"));
+        let begin = Instant::now();
+        // A browser lets no frame of another site download unasked.
+        while what == "app" && !self.application.received().iter().any(|request| request.target == "/file") {
+            assert!(begin.elapsed() < Duration::from_secs(30), "the download did not arrive");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        for request in self.application.received() {
+            let head = String::from_utf8_lossy(&request.head).into_owned();
+            assert!(!head.contains("cube_preview") && !head.contains("cube-preview"), "{head}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_application_works_and_its_websocket_outlives_the_token() {
+    let stage = Stage::new().await;
+    let _browser = browser(&stage.link(600));
+    stage.works("app").await;
+    let new = [("TrafficAccessToken", "example-token-that-is-new")];
+    stage.tls.env.write(&stage.sandbox, &new).await;
+    assert_eq!(stage.told("after").await, json!({ "api": 404, "still": "still" }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_is_open_when_its_link_expires_keeps_its_websocket_alone() {
+    let stage = Stage::new().await;
+    let _browser = browser(&stage.link(20));
+    stage.works("app").await;
+    // The browser drops the cookie in the second in which the ticket expires; before that it is told.
+    let after = stage.told("after").await;
+    assert_eq!(after["still"], "still");
+    assert!([403, 404].contains(&after["api"].as_u64().unwrap()), "{after}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_application_works_in_an_iframe_of_another_site() {
+    let stage = Stage::new().await;
+    let page = format!("http://{}/?frame={}", stage.platform.address(), stage.link(600));
+    let _browser = browser(&page);
+    stage.works("framed").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hostile_page_on_a_sibling_sandbox_reaches_nothing() {
+    let stage = Stage::new().await;
+    let page = HOSTILE
+        .replace("PRELUDE", &TELL.replace("TELL", &format!("http://{}", stage.platform.address())))
+        .replace("VICTIM", &stage.at(&stage.sandbox));
+    let evil = Origin::replying(200, &[("Content-Type", "text/html")], &page).await;
+    let evil = stage.tls.env.sandbox(&evil).await;
+    // The browser has the cookie before it sees the page.
+    let first = format!(
+        "<!doctype html><iframe src='{}' onload=\"location = '{}/'\"></iframe>",
+        stage.link(600),
+        stage.at(&evil)
+    );
+    let start = Origin::replying(200, &[("Content-Type", "text/html")], &first).await;
+    let start = stage.tls.env.sandbox(&start).await;
+    let _browser = browser(&format!("{}/", stage.at(&start)));
+    assert_eq!(stage.told("hostile").await, json!({ "said": "refused" }));
+    let reached: Vec<String> =
+        stage.application.received().into_iter().map(|request| request.target).collect();
+    assert!(!reached.iter().any(|target| target.contains("hostile")), "{reached:?}");
+    // The browser did send the cookie along, and that was why.
+    assert!(counted(&stage.tls.env, "redirected").await >= 1.0);
+    assert!(counted(&stage.tls.env, "cross_site").await >= 5.0, "{}", stage.tls.env.proxy.access_log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_the_path_form_a_link_opens_the_one_request_that_has_it() {
+    let stage = Stage::new().await;
+    let port = stage.tls.env.proxy.https().port();
+    let target = with(&format!("{}/", stage.sandbox.prefix()), &ticket(&stage.sandbox));
+    let _browser = browser(&format!("https://shared.cube.test:{port}{target}"));
+    let begin = Instant::now();
+    while !stage.application.received().iter().any(|request| request.target == "/") {
+        assert!(begin.elapsed() < Duration::from_secs(90), "the page was not asked for");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let request = stage.application.last();
+    assert_eq!((request.target.as_str(), request.headers.has("cookie")), ("/", false));
+}
