@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use cube_edge::{
-    AccessLog, AccessLogSettings, EdgeMetrics, Entry, LineValues, Reason, Retcode, Texts, UpstreamTry,
+    AccessLog, AccessLogSettings, EdgeMetrics, LineValues, LogEntry, Reason, Retcode, Texts, UpstreamTry,
 };
 use cube_resolver::{AddressGuard, Lookup, Resolver, authorise, route};
 use cube_route::{ListenerKind, Port, RequestHead, ResponseRewrite, Rules, SandboxId, parse_request};
@@ -142,7 +142,7 @@ fn log_line(c: &mut Criterion) {
         status: Some(200),
         took: Some(Duration::from_micros(1500)),
     }];
-    let entry = Entry {
+    let entry = LogEntry {
         texts: Texts {
             host: b"8080-7c8fbcd45ffe450fb8f7fb223ad45507.cube.app",
             x_real_ip: b"203.0.113.7",

@@ -36,7 +36,7 @@ use crate::response_cache::{self, ResponseCache};
 use crate::settings::Settings;
 
 /// What a gateway is made of.
-pub struct Parts {
+pub struct GatewayParts {
     /// Where records come from.
     pub store: Arc<dyn MetadataStore>,
     /// The settings of the request path.
@@ -72,7 +72,7 @@ impl Gateway {
     /// # Errors
     /// [`EdgeError`] when a part cannot be made: its settings do not hold, its metrics are
     /// registered already, the access log cannot be opened.
-    pub fn new(parts: Parts, registry: &Registry) -> Result<Self, EdgeError> {
+    pub fn new(parts: GatewayParts, registry: &Registry) -> Result<Self, EdgeError> {
         let metrics = Arc::new(EdgeMetrics::new(registry)?);
         let live = ActiveRequests::new();
         let hooks = Arc::new(SandboxHooks { resolver: OnceLock::new(), live: live.clone() });

@@ -21,16 +21,16 @@ mod settings;
 mod tls_trust;
 
 pub use access_log::{
-    AccessLog, Entry, Format as LogFormat, LineValues, Settings as AccessLogSettings, Texts, UpstreamTry,
+    AccessLog, Format as LogFormat, LineValues, LogEntry, Settings as AccessLogSettings, Texts, UpstreamTry,
     escape_controls,
 };
 pub use admin::{
-    AdminApi, AdminApp, AdminForwarding, DrainerCommand, ForwardedRequest, MetricsApp, OperatorApp, Push,
-    Readiness, UnderWay, admin_routes, read_head,
+    AdminApi, AdminApp, AdminForwarding, DrainerCommand, ForwardedRequest, MetricsApp, OperatorApp,
+    PendingRequest, Push, Readiness, admin_routes, read_head,
 };
 pub use connection::{
-    BindError, Certificate, CertificateError, CertificateFiles, Certificates, ConnectionSettings, Driver,
-    Listener, ListenerProtocol, NewCertificates, Standing, listen_plain,
+    BindError, Certificate, CertificateError, CertificateExpiry, CertificateFiles, Certificates,
+    ConnectionSettings, Driver, Listener, ListenerProtocol, NewCertificates, listen_plain,
 };
 pub use decision::{ExplainQuery, ExplainQueryError};
 pub use drain::{Drain, Stage};
@@ -39,7 +39,7 @@ pub use error_response::{
     Dialect, OwnResponse, ProxyError, Reason, ResponseFormat, Settings as AnswerSettings, is_preflight,
     render,
 };
-pub use gateway::{Gateway, Parts};
+pub use gateway::{Gateway, GatewayParts};
 pub use limits::settings::{Limits, RequestRate};
 pub use metrics::{
     ConnectOutcome, ConnectionLimit, Direction, EdgeMetrics, Finished, FormClass, GaugeGuard, ListenerClass,

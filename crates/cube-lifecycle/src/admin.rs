@@ -48,7 +48,7 @@ impl Upsert {
 }
 
 /// Carries a route out: from query and body to the body of the 200, or the text of the 400.
-type Handle = fn(&Lifecycle, Option<&str>, &[u8]) -> Result<String, String>;
+type RouteHandler = fn(&Lifecycle, Option<&str>, &[u8]) -> Result<String, String>;
 
 /// One route of the admin API that is about lifecycles.
 pub struct LifecycleRoute {
@@ -56,7 +56,7 @@ pub struct LifecycleRoute {
     pub method: Method,
     /// Its path.
     pub path: &'static str,
-    handle: Handle,
+    handle: RouteHandler,
 }
 
 /// All routes of the admin API that are about lifecycles.

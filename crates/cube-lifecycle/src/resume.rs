@@ -57,10 +57,10 @@ impl ResumeClient {
     }
 }
 
-type End = Option<Result<(), GateRefusal>>;
+type ResumeEnd = Option<Result<(), GateRefusal>>;
 
 /// A call under way, as one waiter sees it.
-pub(crate) struct ResumeInFlight(watch::Receiver<End>);
+pub(crate) struct ResumeInFlight(watch::Receiver<ResumeEnd>);
 
 impl ResumeInFlight {
     pub(crate) async fn ended(mut self) -> Result<(), GateRefusal> {
@@ -81,7 +81,7 @@ pub(crate) enum JoinedResume {
 }
 
 enum ResumeSlot {
-    Calling(watch::Receiver<End>),
+    Calling(watch::Receiver<ResumeEnd>),
     /// The last call failed a moment ago; whoever asks gets the same refusal.
     Failed(GateRefusal),
 }

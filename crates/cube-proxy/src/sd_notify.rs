@@ -9,9 +9,9 @@ use std::time::Duration;
 
 /// The manager's socket; `None` inside: there is none, and nothing is said.
 #[derive(Debug, Clone)]
-pub(crate) struct Manager(Option<OsString>);
+pub(crate) struct NotifySocket(Option<OsString>);
 
-impl Manager {
+impl NotifySocket {
     /// The one that started this process.
     pub(crate) fn of_this_process() -> Self {
         Self(env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()))
@@ -82,7 +82,7 @@ mod tests {
         let name = format!("@cube-proxy-test-{}", std::process::id());
         for at in [path.into_os_string(), name.into()] {
             let socket = UnixDatagram::bind_addr(&address(&at).unwrap()).unwrap();
-            Manager(Some(at)).ready(true);
+            NotifySocket(Some(at)).ready(true);
             let mut text = [0; 256];
             let length = socket.recv(&mut text).unwrap();
             let expected = format!("MAINPID={}\nREADY=1\nSTATUS=Serving", std::process::id());
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn nobody_listening_is_no_fault() {
-        Manager(None).ready(false);
-        Manager(Some("/nowhere/at/all".into())).alive();
+        NotifySocket(None).ready(false);
+        NotifySocket(Some("/nowhere/at/all".into())).alive();
     }
 
     #[test]

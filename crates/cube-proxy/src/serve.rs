@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cube_edge::{
-    AccessLogSettings, AdminApp, Certificates, ExchangeChoice, Gateway, Listener, ListenerProtocol,
-    MetricsApp, Parts, Readiness,
+    AccessLogSettings, AdminApp, Certificates, ExchangeChoice, Gateway, GatewayParts, Listener,
+    ListenerProtocol, MetricsApp, Readiness,
 };
 use cube_metadata::MetadataStore;
 use prometheus::Registry;
@@ -26,10 +26,11 @@ use crate::bind;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::hot_restart::{
-    self, Handle, Incumbent, Inherited, Phase, Predecessor, Presence, StartedAs, Takeover, UpgradeSocket,
+    self, Incumbent, Inherited, ListenerHandle, Predecessor, Presence, ProcessPhase, StartedAs, Takeover,
+    UpgradeSocket,
 };
 use crate::run_dir::{PidFile, RunDir};
-use crate::sd_notify::Manager;
+use crate::sd_notify::NotifySocket;
 use internal_listeners::InternalListener;
 use reload::Reload;
 
@@ -95,7 +96,7 @@ async fn run(
     options: ServeOptions,
     beside: &Runtime,
 ) -> Result<(), StartError> {
-    let manager = Manager::of_this_process();
+    let manager = NotifySocket::of_this_process();
     let mut signals = signals::Signals::listen()?;
     let (mut takeover, mut inherited) = (None, Inherited::default());
     let mut pid_file = None;
@@ -213,7 +214,7 @@ async fn take_over(
 struct Serving {
     gateway: Arc<Gateway>,
     reload: Arc<reload::Reload>,
-    manager: Manager,
+    manager: NotifySocket,
     /// What a successor would take over from; none where nobody can.
     incumbent: Option<Arc<Incumbent>>,
     pid_file: Option<PidFile>,
@@ -234,10 +235,10 @@ impl Serving {
         };
         let phase = match &incumbent {
             Some(incumbent) if stopped => incumbent.stop().await,
-            Some(_) => Phase::HandedOver,
-            None => Phase::Stopping,
+            Some(_) => ProcessPhase::HandedOver,
+            None => ProcessPhase::Stopping,
         };
-        if let (Phase::HandedOver, Some(incumbent)) = (phase, &incumbent) {
+        if let (ProcessPhase::HandedOver, Some(incumbent)) = (phase, &incumbent) {
             if let Some(pid_file) = pid_file.take() {
                 pid_file.leave();
             }
@@ -273,7 +274,7 @@ struct Opened {
     reload: Arc<Reload>,
     data: Vec<Listener>,
     plain: Vec<InternalListener>,
-    handles: Vec<Handle>,
+    handles: Vec<ListenerHandle>,
 }
 
 fn open(
@@ -318,7 +319,7 @@ async fn handed_over(incumbent: Option<&Incumbent>) {
 
 /// Answers the manager's watchdog for as long as this runtime, which serves the requests, runs
 /// tasks.
-async fn ping(manager: Manager, every: Duration) {
+async fn ping(manager: NotifySocket, every: Duration) {
     let mut ticks = tokio::time::interval(every);
     loop {
         ticks.tick().await;
@@ -335,7 +336,7 @@ pub(crate) fn assemble(
     access_log: Option<AccessLogSettings>,
     registry: &Registry,
 ) -> Result<Gateway, StartError> {
-    let parts = Parts {
+    let parts = GatewayParts {
         store,
         settings: edge_settings::of(config)?,
         resolver: config.cache.clone(),
@@ -380,7 +381,7 @@ fn bind_data(
     config: &Config,
     certificates: Option<Arc<Certificates>>,
     inherited: &mut Inherited,
-    handles: &mut Vec<Handle>,
+    handles: &mut Vec<ListenerHandle>,
 ) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
     let mut open = |addresses: &[SocketAddr], speaks, certificates: Option<Arc<Certificates>>| {
@@ -391,7 +392,7 @@ fn bind_data(
             };
             let listener = listener.map_err(not_assembled)?;
             let handle = listener.handle().map_err(not_assembled)?;
-            handles.push(Handle::new(&format!("listen.{}", speaks.name()), *address, handle));
+            handles.push(ListenerHandle::new(&format!("listen.{}", speaks.name()), *address, handle));
             listeners.push(listener);
         }
         Ok::<_, StartError>(())
@@ -409,13 +410,13 @@ fn bind_plain(
     gateway: &Arc<Gateway>,
     readiness: &Arc<Readiness>,
     inherited: &mut Inherited,
-    handles: &mut Vec<Handle>,
+    handles: &mut Vec<ListenerHandle>,
 ) -> Result<Vec<InternalListener>, StartError> {
     let listen = &config.listen;
     let mut listeners = Vec::new();
     let mut add = |option, address, (listener, handle)| {
         listeners.push(listener);
-        handles.push(Handle::new(option, address, handle));
+        handles.push(ListenerHandle::new(option, address, handle));
     };
     if let Some(address) = listen.admin {
         let token = config.admin.token.clone();

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter};
 
-use crate::freshness::Freshness;
+use crate::freshness::EntryFreshness;
 use crate::{ResolverError, RouteEntry};
 
 /// The most ids kept that have no sandbox: enough for a scan to be served from memory for the
@@ -32,10 +32,10 @@ type EvictedInUse = HashMap<SandboxId, Arc<RouteEntry>, ahash::RandomState>;
 
 pub(crate) struct RouteCache {
     positives: Cache<SandboxId, Arc<RouteEntry>, UnitWeighter, ahash::RandomState, EvictedEntries>,
-    negatives: Cache<SandboxId, Arc<Freshness>, UnitWeighter, ahash::RandomState>,
+    negatives: Cache<SandboxId, Arc<EntryFreshness>, UnitWeighter, ahash::RandomState>,
     /// Sandboxes that somebody was refused at, each with the read that confirmed it: kept as ids without a
     /// sandbox are, so that the two cost the same.
-    refused: Cache<SandboxId, Arc<Freshness>, UnitWeighter, ahash::RandomState>,
+    refused: Cache<SandboxId, Arc<EntryFreshness>, UnitWeighter, ahash::RandomState>,
     /// Evicted while a request holds them: what is read next is compared with them, so that neither
     /// their generation nor a revocation is lost.
     evicted_in_use: Mutex<EvictedInUse>,
@@ -94,17 +94,17 @@ impl RouteCache {
 
     /// How fresh "there is no such sandbox" is; counts as a use.
     #[inline]
-    pub(crate) fn unknown(&self, id: &str) -> Option<Arc<Freshness>> {
+    pub(crate) fn unknown(&self, id: &str) -> Option<Arc<EntryFreshness>> {
         self.negatives.get(id)
     }
 
     /// How fresh the read is that confirmed a refusal at this sandbox; counts as a use.
-    pub(crate) fn refused(&self, id: &str) -> Option<Arc<Freshness>> {
+    pub(crate) fn refused(&self, id: &str) -> Option<Arc<EntryFreshness>> {
         self.refused.get(id)
     }
 
     /// Notes that a refusal was confirmed by a read.
-    pub(crate) fn put_refused(&self, id: &SandboxId, freshness: Freshness) {
+    pub(crate) fn put_refused(&self, id: &SandboxId, freshness: EntryFreshness) {
         self.refused.insert(id.clone(), Arc::new(freshness));
     }
 
@@ -137,7 +137,7 @@ impl RouteCache {
     }
 
     /// Puts "there is none" in place of everything known about the id.
-    pub(crate) fn put_unknown(&self, id: &SandboxId, freshness: Freshness) {
+    pub(crate) fn put_unknown(&self, id: &SandboxId, freshness: EntryFreshness) {
         self.remove(id.as_str());
         self.negatives.insert(id.clone(), Arc::new(freshness));
     }
@@ -191,7 +191,7 @@ mod tests {
     fn the_newest_of_many_unknown_ids_are_kept_whatever_came_before() {
         let cache = RouteCache::new(1).unwrap();
         let tracking_epoch = TrackingEpoch { session: None, resync: 0 };
-        let freshness = || Freshness::new(Instant::now(), Duration::from_secs(1), tracking_epoch);
+        let freshness = || EntryFreshness::new(Instant::now(), Duration::from_secs(1), tracking_epoch);
         let id = |n: usize| SandboxId::parse(&format!("stranger{n}")).unwrap();
         let all = 2 * NEGATIVES;
         (0..all).for_each(|n| cache.put_unknown(&id(n), freshness()));

@@ -52,7 +52,7 @@ const REFRESH_PAUSE: Duration = Duration::from_secs(1);
 /// How fresh one reading is. There is one for each sandbox in memory, so it is kept small: times are
 /// milliseconds since `read_at`, which in 32 bits are some weeks.
 #[derive(Debug)]
-pub(crate) struct Freshness {
+pub(crate) struct EntryFreshness {
     read_at: Instant,
     tracking_epoch: TrackingEpoch,
     ttl_ms: u32,
@@ -62,7 +62,7 @@ pub(crate) struct Freshness {
     invalidated: AtomicBool,
 }
 
-impl Freshness {
+impl EntryFreshness {
     /// Fresh for `ttl`: the result of a read that began at `read_at` in `tracking_epoch`.
     pub(crate) fn new(read_at: Instant, ttl: Duration, tracking_epoch: TrackingEpoch) -> Self {
         Self {

@@ -4,7 +4,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 /// What a lookup came to; each counts exactly once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum LookupOutcome {
     /// Served from an entry in its time.
     Hit,
     /// Waited for the store.
@@ -56,17 +56,17 @@ impl Metrics {
         })
     }
 
-    pub(crate) fn count(&self, outcome: Outcome) {
+    pub(crate) fn count(&self, outcome: LookupOutcome) {
         self.of(outcome).inc();
     }
 
-    pub(crate) fn of(&self, outcome: Outcome) -> &IntCounter {
+    pub(crate) fn of(&self, outcome: LookupOutcome) -> &IntCounter {
         match outcome {
-            Outcome::Hit => &self.hit,
-            Outcome::Miss => &self.miss,
-            Outcome::Negative => &self.negative,
-            Outcome::Stale => &self.stale,
-            Outcome::Refresh => &self.refresh,
+            LookupOutcome::Hit => &self.hit,
+            LookupOutcome::Miss => &self.miss,
+            LookupOutcome::Negative => &self.negative,
+            LookupOutcome::Stale => &self.stale,
+            LookupOutcome::Refresh => &self.refresh,
         }
     }
 }

@@ -13,8 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::cache::RouteCache;
 use crate::clock::Clock;
-use crate::freshness::{Freshness, FreshnessBounds, ServeDecision, StoreView, TrackingEpoch};
-use crate::metrics::{Metrics, Outcome};
+use crate::freshness::{EntryFreshness, FreshnessBounds, ServeDecision, StoreView, TrackingEpoch};
+use crate::metrics::{LookupOutcome, Metrics};
 use crate::route_entry::{Generation, Inspection, Lookup, Revision, RouteEntry};
 use crate::single_flight::{JoinedRead, ReadContext, ReadDemand, ReadsInFlight, wait_for_result};
 use crate::{ResolverError, Revocation, Settings};
@@ -98,10 +98,10 @@ impl Resolver {
         if let Some(entry) = self.cache.found(id) {
             let verdict = entry.freshness.decide(view, || self.bounds());
             match verdict {
-                ServeDecision::Fresh => self.metrics.count(Outcome::Hit),
+                ServeDecision::Fresh => self.metrics.count(LookupOutcome::Hit),
                 ServeDecision::Read => return None,
-                ServeDecision::Refresh => self.serve_expired(&entry, view, Outcome::Refresh),
-                ServeDecision::Stale => self.serve_expired(&entry, view, Outcome::Stale),
+                ServeDecision::Refresh => self.serve_expired(&entry, view, LookupOutcome::Refresh),
+                ServeDecision::Stale => self.serve_expired(&entry, view, LookupOutcome::Stale),
             }
             return Some(Lookup::Found(entry));
         }
@@ -113,7 +113,7 @@ impl Resolver {
             ServeDecision::Refresh => self.refresh(&freshness, view, || SandboxId::parse(id).ok()),
             ServeDecision::Stale | ServeDecision::Read => return None,
         }
-        self.metrics.count(Outcome::Negative);
+        self.metrics.count(LookupOutcome::Negative);
         Some(Lookup::Unknown)
     }
 
@@ -134,11 +134,11 @@ impl Resolver {
             && let Some(entry) = self.cache.found(id.as_str())
             && entry.freshness.serves_on_error(self.clock.now(), self.bounds())
         {
-            self.metrics.count(Outcome::Stale);
+            self.metrics.count(LookupOutcome::Stale);
             self.log_stale();
             return Ok(Lookup::Found(entry));
         }
-        self.metrics.count(Outcome::Miss);
+        self.metrics.count(LookupOutcome::Miss);
         result
     }
 
@@ -148,7 +148,7 @@ impl Resolver {
     /// # Errors
     /// [`StoreError`] when the store cannot answer.
     pub async fn lookup_fresh(self: &Arc<Self>, id: &SandboxId) -> Result<Lookup, StoreError> {
-        self.metrics.count(Outcome::Miss);
+        self.metrics.count(LookupOutcome::Miss);
         match self.join(id, ReadDemand::Fresh) {
             JoinedRead::Known(lookup) => Ok(lookup),
             JoinedRead::Waiting(waiting) => wait_for_result(waiting).await,
@@ -188,7 +188,7 @@ impl Resolver {
         let settings = self.settings.load();
         let tracked = view.tracking_epoch.session.is_some();
         let ttl = if tracked { settings.draw_ttl() } else { settings.negative_ttl };
-        self.cache.put_refused(id, Freshness::new(view.now, ttl, view.tracking_epoch));
+        self.cache.put_refused(id, EntryFreshness::new(view.now, ttl, view.tracking_epoch));
     }
 
     /// Forgets the route (`/admin/backend_cache/delete`); whether one was known. The next request
@@ -311,7 +311,7 @@ impl Resolver {
                 self.cache.remove(id.as_str());
             } else {
                 let ttl = if tracked { settings.draw_ttl() } else { settings.negative_ttl };
-                self.cache.put_unknown(id, Freshness::new(reading.read_at, ttl, reading.tracking_epoch));
+                self.cache.put_unknown(id, EntryFreshness::new(reading.read_at, ttl, reading.tracking_epoch));
             }
             self.count_entries();
             return Lookup::Unknown;
@@ -329,7 +329,7 @@ impl Resolver {
         });
         let readings = last.map(|last| Arc::clone(&last.readings)).unwrap_or_default();
         let ttl = if tracked { settings.draw_ttl() } else { settings.untracked_ttl };
-        let freshness = Freshness::new(reading.read_at, ttl, reading.tracking_epoch);
+        let freshness = EntryFreshness::new(reading.read_at, ttl, reading.tracking_epoch);
         if invalidated {
             freshness.invalidate();
         }
@@ -365,9 +365,9 @@ impl Resolver {
     }
 
     #[cold]
-    fn serve_expired(self: &Arc<Self>, entry: &RouteEntry, view: StoreView, outcome: Outcome) {
+    fn serve_expired(self: &Arc<Self>, entry: &RouteEntry, view: StoreView, outcome: LookupOutcome) {
         self.metrics.count(outcome);
-        if outcome == Outcome::Stale {
+        if outcome == LookupOutcome::Stale {
             self.log_stale();
         }
         self.refresh(&entry.freshness, view, || Some(entry.id.clone()));
@@ -377,7 +377,7 @@ impl Resolver {
     /// or enough is being read.
     fn refresh(
         self: &Arc<Self>,
-        freshness: &Freshness,
+        freshness: &EntryFreshness,
         view: StoreView,
         id: impl FnOnce() -> Option<SandboxId>,
     ) {

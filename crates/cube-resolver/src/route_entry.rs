@@ -8,7 +8,7 @@ use std::time::Duration;
 use cube_metadata::SandboxRecord;
 use cube_route::SandboxId;
 
-use crate::freshness::Freshness;
+use crate::freshness::EntryFreshness;
 
 /// A higher number at each call.
 fn next_number() -> u64 {
@@ -70,7 +70,7 @@ pub struct RouteEntry {
     pub generation: Generation,
     /// Changes with the content of the record.
     pub revision: Revision,
-    pub(crate) freshness: Freshness,
+    pub(crate) freshness: EntryFreshness,
     /// Handed on from reading to reading: as long as a request holds an older reading, there is
     /// more than one.
     pub(crate) readings: Arc<()>,

@@ -17,7 +17,7 @@ use prometheus::Registry;
 use tokio::sync::{broadcast, watch};
 
 use crate::clock::Clock;
-use crate::metrics::Outcome;
+use crate::metrics::LookupOutcome;
 use crate::{Lookup, Resolver, Revocation, RouteEntry, Settings};
 
 pub(crate) type Fields = Vec<(String, String)>;
@@ -260,7 +260,7 @@ impl Testbed {
         until(|| self.resolver.in_flight.is_empty()).await;
     }
 
-    pub(crate) fn counted(&self, outcome: Outcome) -> u64 {
+    pub(crate) fn counted(&self, outcome: LookupOutcome) -> u64 {
         self.resolver.metrics.of(outcome).get()
     }
 

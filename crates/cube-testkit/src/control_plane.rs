@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::origin::Outcome;
+use crate::origin::ExchangeResult;
 use crate::{Exchange, Origin, OriginBuilder, Sandbox};
 
 /// The version of envd that sandboxes are said to have: all that the SDKs know is used with it.
@@ -59,7 +59,7 @@ impl ControlPlane {
     }
 }
 
-async fn response(exchange: Exchange, known: Known) -> Outcome {
+async fn response(exchange: Exchange, known: Known) -> ExchangeResult {
     let json = [("Content-Type", "application/json")];
     let fault = |code: u16, message: &str| (code, json!({ "code": code, "message": message }).to_string());
     let (status, body) = {

@@ -15,7 +15,7 @@ const UPGRADE: Duration = Duration::from_secs(30);
 
 /// How `run --upgrade` ended that was to end.
 #[derive(Debug)]
-pub struct Asked {
+pub struct UpgradeRun {
     /// Its exit status.
     pub status: ExitStatus,
     /// What it wrote.
@@ -30,12 +30,12 @@ pub struct Attempt {
 
 impl Attempt {
     /// Waits until it ends.
-    pub async fn ended(mut self) -> Asked {
+    pub async fn ended(mut self) -> UpgradeRun {
         let output = || std::fs::read_to_string(&self.output).expect("its output");
         let begin = Instant::now();
         loop {
             if let Some(status) = self.process.ended() {
-                return Asked { status, output: output() };
+                return UpgradeRun { status, output: output() };
             }
             assert!(begin.elapsed() < UPGRADE, "the upgrade does not end:\n{}", output());
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -97,12 +97,12 @@ impl Proxy {
 
     /// Runs `cube-proxy run --upgrade` that is to end: with an error, or since the service manager's
     /// process starts its successor itself.
-    pub async fn ask_upgrade(&self) -> Asked {
+    pub async fn ask_upgrade(&self) -> UpgradeRun {
         self.begin_upgrade().ended().await
     }
 
     /// The same with another binary than the one that the proxy was started with.
-    pub async fn ask_upgrade_of(&self, binary: &str) -> Asked {
+    pub async fn ask_upgrade_of(&self, binary: &str) -> UpgradeRun {
         self.attempt(Path::new(binary)).ended().await
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
-use crate::origin::Outcome;
+use crate::origin::ExchangeResult;
 use crate::{Exchange, Gate, Origin, Received, Sandbox, eventually};
 
 /// What the manager does with the calls for one sandbox.
@@ -90,7 +90,7 @@ fn named(target: &str) -> &str {
     query.split('&').find_map(|pair| pair.strip_prefix("sandbox_id=")).unwrap_or_default()
 }
 
-async fn response(mut exchange: Exchange, plans: Plans) -> Outcome {
+async fn response(mut exchange: Exchange, plans: Plans) -> ExchangeResult {
     let plan = plans.lock().unwrap().get(named(&exchange.request.target)).cloned();
     let status = match plan.unwrap_or(Resume::Status(200)) {
         Resume::Status(status) => status,

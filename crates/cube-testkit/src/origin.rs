@@ -67,8 +67,8 @@ enum Body {
 }
 
 /// What a script gives back: the exchange, so that its connection can carry the next one.
-pub type Outcome = io::Result<Exchange>;
-type Script = Arc<dyn Fn(Exchange) -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync>;
+pub type ExchangeResult = io::Result<Exchange>;
+type Script = Arc<dyn Fn(Exchange) -> Pin<Box<dyn Future<Output = ExchangeResult> + Send>> + Send + Sync>;
 
 impl Exchange {
     /// The name of the origin.
@@ -185,7 +185,7 @@ impl Exchange {
     ///
     /// # Errors
     /// What the connection says.
-    pub async fn end(mut self) -> Outcome {
+    pub async fn end(mut self) -> ExchangeResult {
         self.wire.send("0\r\n\r\n").await?;
         Ok(self)
     }
@@ -199,7 +199,7 @@ impl Exchange {
         status: u16,
         headers: &[(&str, &str)],
         body: impl AsRef<[u8]> + Send,
-    ) -> Outcome {
+    ) -> ExchangeResult {
         self.body().await?;
         let length = body.as_ref().len().to_string();
         let mut headers = headers.to_vec();
@@ -218,7 +218,7 @@ impl Exchange {
     ///
     /// # Errors
     /// What the connection says.
-    pub async fn close(mut self) -> Outcome {
+    pub async fn close(mut self) -> ExchangeResult {
         self.wire.finish().await?;
         self.over = true;
         Ok(self)
@@ -228,7 +228,7 @@ impl Exchange {
     ///
     /// # Errors
     /// What the connection says.
-    pub async fn reset(mut self) -> Outcome {
+    pub async fn reset(mut self) -> ExchangeResult {
         self.wire.io().set_zero_linger()?;
         self.over = true;
         Ok(self)
@@ -270,7 +270,7 @@ impl OriginBuilder {
     pub async fn serve<F, Fut>(self, script: F) -> Origin
     where
         F: Fn(Exchange) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Outcome> + Send + 'static,
+        Fut: Future<Output = ExchangeResult> + Send + 'static,
     {
         let socket = if self.host.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.unwrap();
         socket.set_reuseaddr(true).unwrap();
@@ -327,7 +327,7 @@ impl Origin {
     pub async fn scripted<F, Fut>(script: F) -> Self
     where
         F: Fn(Exchange) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Outcome> + Send + 'static,
+        Fut: Future<Output = ExchangeResult> + Send + 'static,
     {
         Self::named("origin").serve(script).await
     }

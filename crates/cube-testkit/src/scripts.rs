@@ -10,16 +10,16 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use crate::origin::Outcome;
+use crate::origin::ExchangeResult;
 use crate::{Exchange, Gate};
 
-type Doing = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type Doing = Pin<Box<dyn Future<Output = ExchangeResult> + Send>>;
 
 /// Answers with what arrived, as JSON; [`crate::Response::seen`] reads it.
 ///
 /// # Errors
 /// What the connection says.
-pub async fn echo(mut exchange: Exchange) -> Outcome {
+pub async fn echo(mut exchange: Exchange) -> ExchangeResult {
     let body = exchange.body().await?;
     let request = &exchange.request;
     let seen = serde_json::json!({
@@ -69,7 +69,7 @@ pub fn raw(bytes: impl AsRef<[u8]>) -> impl Fn(Exchange) -> Doing + Send + Sync 
 ///
 /// # Errors
 /// Never.
-pub async fn hang(mut exchange: Exchange) -> Outcome {
+pub async fn hang(mut exchange: Exchange) -> ExchangeResult {
     exchange.gone().await;
     exchange.close().await
 }
@@ -147,7 +147,7 @@ pub fn cut(framing: Framing, gate: &Gate, reset: bool) -> impl Fn(Exchange) -> D
 ///
 /// # Errors
 /// What the connection says.
-pub async fn websocket(mut exchange: Exchange) -> Outcome {
+pub async fn websocket(mut exchange: Exchange) -> ExchangeResult {
     let headers = &exchange.request.headers;
     let upgrade = headers.get("upgrade").unwrap_or_default().eq_ignore_ascii_case("websocket");
     let named = headers.get("connection").unwrap_or_default().to_ascii_lowercase().contains("upgrade");

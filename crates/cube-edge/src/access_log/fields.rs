@@ -2,7 +2,7 @@
 //! follow from it, and so does the order in which texts lie in the queue's buffer.
 //!
 //! A new field is one line here, and its value where a request ends (`proxy/logging.rs`); for a value
-//! of our own [`LineValues`] carries it. The kinds are the methods of [`Line`], and say what a value is:
+//! of our own [`LineValues`] carries it. The kinds are the methods of [`LineWriter`], and say what a value is:
 //!
 //! - `text`: a text of the request, of the field's own name in [`Texts`], copied into the queue's buffer;
 //! - `text`, `plain` or `number`, `from |line| ...`: made of [`LineParts`] by the thread that writes.
@@ -32,7 +32,7 @@ impl LineParts<'_> {
 }
 
 /// A line under construction, in one of the formats.
-pub(super) trait Line {
+pub(super) trait LineWriter {
     /// A value from outside; empty: absent.
     fn text(&mut self, name: &str, value: &[u8]);
     /// A value of our own that needs no escaping; `None`: absent.
@@ -88,7 +88,7 @@ macro_rules! fields {
         }
 
         /// Writes all fields.
-        pub(super) fn write(line: &mut impl Line, parts: &LineParts<'_>) {
+        pub(super) fn write(line: &mut impl LineWriter, parts: &LineParts<'_>) {
             $({
                 let $parts = parts;
                 line.$kind(stringify!($name), $value);

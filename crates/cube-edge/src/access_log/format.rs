@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use chrono::{Local, TimeZone};
 
 use super::encode::{Put, three_digits};
-use super::fields::{self, Line, LineParts, Texts};
-use super::record::Record;
+use super::entry::QueuedEntry;
+use super::fields::{self, LineParts, LineWriter, Texts};
 use super::redact::Redactor;
 use super::settings::Format;
 
@@ -17,16 +17,16 @@ use super::settings::Format;
 pub(super) struct Formatter {
     format: Format,
     redactor: Redactor,
-    clock: Clock,
+    clock: LocalTime,
 }
 
 impl Formatter {
     pub(super) fn new(format: Format, redactor: Redactor) -> Self {
-        Self { format, redactor, clock: Clock::default() }
+        Self { format, redactor, clock: LocalTime::default() }
     }
 
     /// Appends one line, its end included.
-    pub(super) fn line(&mut self, record: &Record, packed: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn line(&mut self, record: &QueuedEntry, packed: &[u8], out: &mut Vec<u8>) {
         let texts = record.texts(packed);
         let request_uri = self.redactor.redact(texts.request_uri);
         let args = request_uri.iter().position(|b| *b == b'?').and_then(|at| request_uri.get(at + 1..));
@@ -71,7 +71,7 @@ impl Cube<'_> {
     }
 }
 
-impl Line for Cube<'_> {
+impl LineWriter for Cube<'_> {
     fn text(&mut self, _: &str, value: &[u8]) {
         self.next();
         match value {
@@ -143,7 +143,7 @@ impl Json<'_> {
     }
 }
 
-impl Line for Json<'_> {
+impl LineWriter for Json<'_> {
     fn text(&mut self, name: &str, value: &[u8]) {
         self.key(name);
         if value.is_empty() {
@@ -175,12 +175,12 @@ impl Line for Json<'_> {
 
 /// Local time as text; the part down to the second is kept, since most lines share it.
 #[derive(Debug, Default)]
-struct Clock {
+struct LocalTime {
     second: Option<u64>,
     text: String,
 }
 
-impl Clock {
+impl LocalTime {
     /// `YYYY-MM-DDTHH:MM:SS.mmm`.
     fn text(&mut self, time: SystemTime) -> &str {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -5,10 +5,10 @@
 //! fit or cannot be written is counted and lost: no request ever waits for a disk.
 
 mod encode;
+mod entry;
 mod fields;
 mod format;
 mod queue;
-mod record;
 mod redact;
 mod settings;
 mod sink;
@@ -24,11 +24,11 @@ use prometheus::IntCounter;
 
 use crate::error::EdgeError;
 use crate::metrics::EdgeMetrics;
+pub use entry::LogEntry;
 pub use fields::Texts;
 use format::Formatter;
 pub use format::escape_controls;
 use queue::Queue;
-pub use record::Entry;
 use redact::Redactor;
 use settings::Style;
 pub use settings::{Format, Settings};
@@ -69,7 +69,7 @@ impl AccessLog {
     }
 
     /// Takes a line. Never waits for the disk: what does not fit is counted and lost.
-    pub fn submit(&self, entry: &Entry<'_>) {
+    pub fn submit(&self, entry: &LogEntry<'_>) {
         if !self.queue.push(entry) {
             self.dropped.inc();
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::record::{Entry, Record};
+use super::entry::{LogEntry, QueuedEntry};
 use super::settings::Style;
 
 /// The most lines that wait.
@@ -19,13 +19,13 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Lines that wait, their texts one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    records: Vec<Record>,
+    records: Vec<QueuedEntry>,
     texts: Vec<u8>,
 }
 
 impl Batch {
     /// Each line with its part of the texts.
-    pub(super) fn lines(&self) -> impl Iterator<Item = (&Record, &[u8])> {
+    pub(super) fn lines(&self) -> impl Iterator<Item = (&QueuedEntry, &[u8])> {
         let mut rest = self.texts.as_slice();
         self.records.iter().map(move |record| {
             let (text, after) = rest.split_at_checked(record.size()).unwrap_or_default();
@@ -73,13 +73,13 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Takes a line; false when it is full or closed.
-    pub(super) fn push(&self, entry: &Entry<'_>) -> bool {
+    pub(super) fn push(&self, entry: &LogEntry<'_>) -> bool {
         let mut state = self.state.lock();
         if state.order.close || state.waiting.records.len() >= MAX_LINES {
             return false;
         }
         let (was_empty, was_half) = (state.waiting.records.is_empty(), state.waiting.half_full());
-        let Some(record) = Record::pack(entry, &mut state.waiting.texts, MAX_BYTES) else {
+        let Some(record) = QueuedEntry::pack(entry, &mut state.waiting.texts, MAX_BYTES) else {
             return false;
         };
         state.waiting.records.push(record);

@@ -41,12 +41,12 @@ impl Redactor {
             match self.secret(pair) {
                 // What the proxy takes for the ticket ends at `&` alone.
                 _ if hidden => {}
-                Some(Secret::Ticket) => {
+                Some(Unwritten::Ticket) => {
                     out.extend_from_slice(PARAMETER.as_bytes());
                     out.extend_from_slice(b"=-");
                     hidden = true;
                 }
-                Some(Secret::Configured(key)) => {
+                Some(Unwritten::Configured(key)) => {
                     out.extend_from_slice(key);
                     out.push(b'=');
                     out.extend_from_slice(REPLACED);
@@ -63,19 +63,19 @@ impl Redactor {
     }
 
     /// What is secret about `pair`.
-    fn secret<'a>(&self, pair: &'a [u8]) -> Option<Secret<'a>> {
+    fn secret<'a>(&self, pair: &'a [u8]) -> Option<Unwritten<'a>> {
         let key = pair.split(|b| *b == b'=').next().filter(|key| key.len() < pair.len())?;
         let decoded = percent_decode(key).map(|b| b.to_ascii_lowercase());
         if decoded.clone().eq(PARAMETER.bytes()) {
-            return Some(Secret::Ticket);
+            return Some(Unwritten::Ticket);
         }
         let configured = self.keys.iter().any(|secret| decoded.clone().eq(secret.iter().copied()));
-        configured.then_some(Secret::Configured(key))
+        configured.then_some(Unwritten::Configured(key))
     }
 }
 
 /// What of a query is not written.
-enum Secret<'a> {
+enum Unwritten<'a> {
     /// The ticket of a preview link, whatever is configured.
     Ticket,
     /// The value of this key, as written.

@@ -17,8 +17,8 @@ use crate::retcode::Retcode;
 
 const FIELDS: usize = 26;
 
-fn entry<'a>() -> Entry<'a> {
-    Entry {
+fn entry<'a>() -> LogEntry<'a> {
+    LogEntry {
         texts: Texts::default(),
         values: LineValues {
             time: UNIX_EPOCH + Duration::from_millis(1_764_000_000_042),
@@ -37,21 +37,21 @@ fn entry<'a>() -> Entry<'a> {
 }
 
 /// An entry with these texts.
-fn with(texts: Texts<'_>) -> Entry<'_> {
-    Entry { texts, ..entry() }
+fn with(texts: Texts<'_>) -> LogEntry<'_> {
+    LogEntry { texts, ..entry() }
 }
 
 /// What the log writes for one entry.
-fn line(format: Format, entry: &Entry<'_>) -> String {
+fn line(format: Format, entry: &LogEntry<'_>) -> String {
     let mut packed = Vec::new();
-    let record = record::Record::pack(entry, &mut packed, usize::MAX).unwrap();
+    let record = entry::QueuedEntry::pack(entry, &mut packed, usize::MAX).unwrap();
     let mut out = Vec::new();
     let redactor = Redactor::new(&Settings::default().redact_query);
     Formatter::new(format, redactor).line(&record, &packed, &mut out);
     String::from_utf8(out).unwrap()
 }
 
-fn fields(entry: &Entry<'_>) -> Vec<String> {
+fn fields(entry: &LogEntry<'_>) -> Vec<String> {
     let line = line(Format::Cube, entry);
     line.strip_suffix('\n').unwrap().split("||").map(String::from).collect()
 }
@@ -60,8 +60,8 @@ fn attempt(address: &str, status: Option<u16>, ms: Option<u64>) -> UpstreamTry {
     UpstreamTry { address: address.parse().unwrap(), status, took: ms.map(Duration::from_millis) }
 }
 
-fn full<'a>(id: &'a SandboxId, upstreams: &'a [UpstreamTry]) -> Entry<'a> {
-    Entry {
+fn full<'a>(id: &'a SandboxId, upstreams: &'a [UpstreamTry]) -> LogEntry<'a> {
+    LogEntry {
         texts: Texts {
             host: b"8080-abc.example",
             x_real_ip: b"192.0.2.1",
@@ -156,7 +156,7 @@ fn an_absent_value_is_a_dash() {
 #[test]
 fn of_many_attempts_the_last_is_listed() {
     let all: Vec<_> = (1..=6).map(|n| attempt(&format!("10.0.0.{n}:80"), None, None)).collect();
-    let got = fields(&Entry { upstreams: &all, ..entry() });
+    let got = fields(&LogEntry { upstreams: &all, ..entry() });
     assert_eq!(got[15], "10.0.0.1:80, 10.0.0.2:80, 10.0.0.3:80, 10.0.0.6:80");
     assert_eq!((got[16].as_str(), got[21].as_str()), ("-", "10.0.0.6"));
 }
@@ -167,7 +167,7 @@ fn json_has_the_same_names_and_values() {
     let upstreams = [attempt("[2001:db8::1]:80", Some(201), Some(7))];
     let full = full(&id, &upstreams);
     let text =
-        line(Format::Json, &Entry { texts: Texts { user_agent: b"a\"\n\xff||", ..full.texts }, ..full });
+        line(Format::Json, &LogEntry { texts: Texts { user_agent: b"a\"\n\xff||", ..full.texts }, ..full });
     assert_eq!(text.matches('\n').count(), 1);
     let Value::Object(got) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
     assert_eq!(
@@ -393,6 +393,6 @@ fn what_follows_a_broken_line_begins_a_new_one() {
 #[test]
 fn four_addresses_fit_a_record() {
     let address: SocketAddr = "10.0.0.1:80".parse().unwrap();
-    let all = [UpstreamTry { address, status: None, took: None }; record::TRIES];
-    assert_eq!(fields(&Entry { upstreams: &all, ..entry() })[15].matches("10.0.0.1:80").count(), 4);
+    let all = [UpstreamTry { address, status: None, took: None }; entry::TRIES];
+    assert_eq!(fields(&LogEntry { upstreams: &all, ..entry() })[15].matches("10.0.0.1:80").count(), 4);
 }

@@ -58,9 +58,9 @@ impl AdminApp {
         }
         let (method, uri) = (head.method.clone(), head.uri.clone());
         let body = match timeout(BODY, read_body(http)).await {
-            Ok(Body::Whole(body)) => body,
-            Ok(Body::TooLarge) => return Some(too_large()),
-            Ok(Body::Broken) => return None,
+            Ok(ReadBody::Whole(body)) => body,
+            Ok(ReadBody::TooLarge) => return Some(too_large()),
+            Ok(ReadBody::Broken) => return None,
             Err(_) => return Some(AdminResponse::error(StatusCode::REQUEST_TIMEOUT, "request timeout")),
         };
         Some(self.0.handle(&method, &uri, &body).await)
@@ -180,28 +180,28 @@ fn peer(http: &ServerSession) -> Option<IpAddr> {
     http.client_addr().and_then(|peer| peer.as_inet()).map(SocketAddr::ip)
 }
 
-enum Body {
+enum ReadBody {
     Whole(Vec<u8>),
     TooLarge,
     Broken,
 }
 
-async fn read_body(http: &mut ServerSession) -> Body {
+async fn read_body(http: &mut ServerSession) -> ReadBody {
     let expects = http
         .get_header(header::EXPECT)
         .is_some_and(|expect| expect.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     if let (true, ServerSession::H1(session)) = (expects, &mut *http)
         && session.write_continue_response().await.is_err()
     {
-        return Body::Broken;
+        return ReadBody::Broken;
     }
     let mut body = Vec::new();
     loop {
         match http.read_request_body().await {
-            Ok(Some(piece)) if body.len() + piece.len() > MAX_BODY => return Body::TooLarge,
+            Ok(Some(piece)) if body.len() + piece.len() > MAX_BODY => return ReadBody::TooLarge,
             Ok(Some(piece)) => body.extend_from_slice(&piece),
-            Ok(None) => return Body::Whole(body),
-            Err(_) => return Body::Broken,
+            Ok(None) => return ReadBody::Whole(body),
+            Err(_) => return ReadBody::Broken,
         }
     }
 }

@@ -73,7 +73,7 @@ enum Whose {
 /// Whose request it is.
 pub(super) enum Owner<'a> {
     /// This process, while this is held.
-    This(Running<'a>),
+    This(LocalRequest<'a>),
     /// The process at the other end.
     Successor(mpsc::Sender<ForwardedRequest>),
 }
@@ -119,18 +119,18 @@ impl Default for AdminForwarding {
 }
 
 /// A request that is being answered here.
-pub(super) struct Running<'a>(&'a AdminForwarding);
+pub(super) struct LocalRequest<'a>(&'a AdminForwarding);
 
-impl Drop for Running<'_> {
+impl Drop for LocalRequest<'_> {
     fn drop(&mut self) {
         self.0.running.send_modify(|running| *running = running.saturating_sub(1));
     }
 }
 
 /// A request that came, or is about to, and has no response yet.
-pub struct UnderWay<'a>(&'a AdminForwarding);
+pub struct PendingRequest<'a>(&'a AdminForwarding);
 
-impl Drop for UnderWay<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         self.0.under_way.send_modify(|under_way| *under_way = under_way.saturating_sub(1));
     }
@@ -139,9 +139,9 @@ impl Drop for UnderWay<'_> {
 impl AdminForwarding {
     /// Counts a request as under way until what is returned is dropped, wherever it is answered.
     #[must_use]
-    pub fn under_way(&self) -> UnderWay<'_> {
+    pub fn under_way(&self) -> PendingRequest<'_> {
         self.under_way.send_modify(|under_way| *under_way += 1);
-        UnderWay(self)
+        PendingRequest(self)
     }
 
     /// Returns when every request that came to this process has its response: one that has handed
@@ -162,7 +162,7 @@ impl AdminForwarding {
         loop {
             // Counted before the look, so that whoever closes the forwarding either sees it or is seen.
             self.running.send_modify(|running| *running += 1);
-            let running = Running(self);
+            let running = LocalRequest(self);
             let now = whose.borrow_and_update().clone();
             match now {
                 Whose::Ours => return Owner::This(running),
@@ -222,7 +222,7 @@ impl AdminForwarding {
     }
 
     /// Tells the draining processes of a change.
-    pub(super) fn tell(&self, path: &str, body: &[u8]) -> Told {
+    pub(super) fn tell(&self, path: &str, body: &[u8]) -> Acknowledgements {
         let push = Push { path: path.to_owned(), body: Bytes::copy_from_slice(body) };
         let mut waiting = Vec::new();
         let mut others = self.others.lock();
@@ -242,7 +242,7 @@ impl AdminForwarding {
             waiting.push(wait);
             listener.try_send(DrainerCommand::Push(push.clone(), Some(heard))).is_ok()
         });
-        Told(waiting)
+        Acknowledgements(waiting)
     }
 
     /// Tells the draining processes to open their access logs anew.
@@ -290,9 +290,9 @@ impl Others {
 }
 
 /// Those that were told.
-pub(super) struct Told(Vec<oneshot::Receiver<()>>);
+pub(super) struct Acknowledgements(Vec<oneshot::Receiver<()>>);
 
-impl Told {
+impl Acknowledgements {
     /// Waits until all have heard or are gone, at most a second.
     pub(super) async fn heard(self) {
         let all = async {

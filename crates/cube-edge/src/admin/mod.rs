@@ -18,6 +18,6 @@ mod tests;
 mod top;
 
 pub use apps::{AdminApp, MetricsApp, OperatorApp, read_head};
-pub use forwarding::{AdminForwarding, DrainerCommand, ForwardedRequest, Push, UnderWay};
+pub use forwarding::{AdminForwarding, DrainerCommand, ForwardedRequest, PendingRequest, Push};
 pub use health::Readiness;
 pub use router::{AdminApi, admin_routes};

@@ -34,7 +34,7 @@ struct Call<'a> {
 type Responding<'a> = Pin<Box<dyn Future<Output = AdminResponse> + Send + 'a>>;
 
 /// One thing that the API serves.
-struct Route {
+struct AdminRoute {
     method: Method,
     /// One segment may be `<id>` (any text) or `<pid>` (digits).
     path: &'static str,
@@ -42,36 +42,40 @@ struct Route {
 }
 
 /// What is served beside the routes about lifecycles ([`LIFECYCLE_ROUTES`]).
-const ROUTES: &[Route] = &[
-    Route { method: Method::GET, path: "/admin/healthz", handle: |api, _| Box::pin(async { api.health() }) },
-    Route {
+const ROUTES: &[AdminRoute] = &[
+    AdminRoute {
+        method: Method::GET,
+        path: "/admin/healthz",
+        handle: |api, _| Box::pin(async { api.health() }),
+    },
+    AdminRoute {
         method: Method::GET,
         path: "/admin/processes",
         handle: |api, _| {
             Box::pin(async { AdminResponse::json(StatusCode::OK, &processes::describe(&api.state)) })
         },
     },
-    Route {
+    AdminRoute {
         method: Method::POST,
         path: END_PROCESS,
         handle: |api, call| Box::pin(processes::end(&api.state, call.parameter)),
     },
-    Route {
+    AdminRoute {
         method: Method::GET,
         path: "/admin/top",
         handle: |api, call| Box::pin(async move { api.top(call.query) }),
     },
-    Route {
+    AdminRoute {
         method: Method::GET,
         path: "/admin/explain",
         handle: |api, call| Box::pin(async move { api.explain(call.query.unwrap_or_default()).await }),
     },
-    Route {
+    AdminRoute {
         method: Method::GET,
         path: "/admin/routes/<id>",
         handle: |api, call| Box::pin(api.route(call.parameter)),
     },
-    Route {
+    AdminRoute {
         method: Method::POST,
         path: "/admin/sandboxes/<id>/link",
         handle: |api, call| Box::pin(link::make(&api.state, call.parameter, call.body)),
@@ -116,7 +120,7 @@ impl AdminApi {
     }
 
     /// Counts a call as under way until it is dropped.
-    pub(super) fn under_way(&self) -> forwarding::UnderWay<'_> {
+    pub(super) fn under_way(&self) -> forwarding::PendingRequest<'_> {
         self.state.forwarding.under_way()
     }
 

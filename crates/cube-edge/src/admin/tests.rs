@@ -79,7 +79,7 @@ fn parts() -> Parts {
     let registry = Registry::new();
     let store: Arc<dyn MetadataStore> = FileStore::from_yaml(RECORD).unwrap();
     let resume = cube_lifecycle::ResumeSettings::new("http://127.0.0.1:1");
-    let parts = crate::Parts {
+    let parts = crate::GatewayParts {
         store: store.clone(),
         settings: settings(),
         resolver: cube_resolver::Settings::default(),

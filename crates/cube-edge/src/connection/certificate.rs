@@ -40,12 +40,12 @@ pub struct CertificateFiles {
 }
 
 /// What the two files held when they were read, whether it holds or not.
-pub(super) struct Content {
+pub(super) struct FileContents {
     cert: Result<Vec<u8>, CertificateError>,
     key: Result<Vec<u8>, CertificateError>,
 }
 
-impl Content {
+impl FileContents {
     pub(super) fn read(files: &CertificateFiles) -> Self {
         let read = |path: &Path| {
             // Opening a FIFO waits for whoever writes to it, and nothing would be looked at again.
@@ -91,12 +91,12 @@ impl Certificate {
     /// # Errors
     /// [`CertificateError`] with the file and the reason.
     pub fn read(files: &CertificateFiles) -> Result<Self, CertificateError> {
-        Self::parse(files, Content::read(files), &rustls::crypto::ring::default_provider())
+        Self::parse(files, FileContents::read(files), &rustls::crypto::ring::default_provider())
     }
 
     pub(super) fn parse(
         files: &CertificateFiles,
-        content: Content,
+        content: FileContents,
         provider: &CryptoProvider,
     ) -> Result<Self, CertificateError> {
         let cert = |what: String| CertificateError::Cert(format!("{}: {what}", files.cert.display()));
@@ -133,20 +133,20 @@ impl Certificate {
 
     /// How its end looks at `now`.
     #[must_use]
-    pub fn standing(&self, now: SystemTime) -> Standing {
+    pub fn standing(&self, now: SystemTime) -> CertificateExpiry {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let left = self.expires.saturating_sub(i64::try_from(now).unwrap_or(i64::MAX));
         match u64::try_from(left) {
-            Err(_) | Ok(0) => Standing::Expired,
-            Ok(left) if left <= SOON.as_secs() => Standing::Expiring { days: left / DAY },
-            Ok(_) => Standing::Good,
+            Err(_) | Ok(0) => CertificateExpiry::Expired,
+            Ok(left) if left <= SOON.as_secs() => CertificateExpiry::Expiring { days: left / DAY },
+            Ok(_) => CertificateExpiry::Good,
         }
     }
 }
 
 /// How near the end of a certificate is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum CertificateExpiry {
     /// More than 14 days away.
     Good,
     /// At most 14 days away.
@@ -158,16 +158,18 @@ pub enum Standing {
     Expired,
 }
 
-impl Standing {
+impl CertificateExpiry {
     /// What an operator should know, if anything.
     #[must_use]
     pub fn warning(self) -> Option<String> {
         match self {
-            Standing::Good => None,
-            Standing::Expiring { days: 0 } => Some("the certificate expires within a day".to_owned()),
-            Standing::Expiring { days: 1 } => Some("the certificate expires in 1 day".to_owned()),
-            Standing::Expiring { days } => Some(format!("the certificate expires in {days} days")),
-            Standing::Expired => Some("the certificate has expired: clients refuse it".to_owned()),
+            CertificateExpiry::Good => None,
+            CertificateExpiry::Expiring { days: 0 } => {
+                Some("the certificate expires within a day".to_owned())
+            }
+            CertificateExpiry::Expiring { days: 1 } => Some("the certificate expires in 1 day".to_owned()),
+            CertificateExpiry::Expiring { days } => Some(format!("the certificate expires in {days} days")),
+            CertificateExpiry::Expired => Some("the certificate has expired: clients refuse it".to_owned()),
         }
     }
 }

@@ -71,7 +71,7 @@ impl ListenerProtocol {
 /// Where an HTTP/1.1 connection is between two requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Phase {
+pub(crate) enum ConnectionPhase {
     /// No byte of the next request has come.
     Idle = 0,
     /// Some bytes have, and the whole head is due within `limits.header_timeout`.
@@ -180,7 +180,7 @@ impl Conn {
             tcp,
             peer_text: OnceLock::new(),
             refuse,
-            phase: AtomicU8::new(Phase::Fresh as u8),
+            phase: AtomicU8::new(ConnectionPhase::Fresh as u8),
             requests: AtomicU32::new(0),
             request: RequestNotes::default(),
             closing: Closing::default(),
@@ -195,16 +195,16 @@ impl Conn {
         self.peer_text.get_or_init(|| ip_value(self.peer.ip().to_canonical()))
     }
 
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> ConnectionPhase {
         match self.phase.load(Ordering::Acquire) {
-            0 => Phase::Idle,
-            1 => Phase::Head,
-            2 => Phase::Open,
-            _ => Phase::Fresh,
+            0 => ConnectionPhase::Idle,
+            1 => ConnectionPhase::Head,
+            2 => ConnectionPhase::Open,
+            _ => ConnectionPhase::Fresh,
         }
     }
 
-    pub(crate) fn set_phase(&self, phase: Phase) {
+    pub(crate) fn set_phase(&self, phase: ConnectionPhase) {
         self.phase.store(phase as u8, Ordering::Release);
     }
 
@@ -341,8 +341,8 @@ impl Conn {
     /// closed. Counted here, so that no request has a timer for it.
     pub(crate) fn sweep(&self, idle: u32) {
         match self.phase() {
-            Phase::Open => {}
-            Phase::Idle => {
+            ConnectionPhase::Open => {}
+            ConnectionPhase::Idle => {
                 let requests = self.requests();
                 let times = match self.sweep.idle_after.swap(requests, Ordering::Relaxed) == requests {
                     true => self.sweep.idle.load(Ordering::Relaxed).saturating_add(1),
@@ -354,7 +354,7 @@ impl Conn {
                 }
                 return;
             }
-            Phase::Head | Phase::Fresh => return,
+            ConnectionPhase::Head | ConnectionPhase::Fresh => return,
         }
         let ready = self.tcp.ready(tokio::io::Interest::READABLE).now_or_never();
         let left = match ready {
@@ -375,7 +375,7 @@ impl Conn {
     /// broken connection before it reads the response, and the kernel's reset may destroy the response.
     pub(super) async fn linger(&self) {
         let lingers = self.closing.linger.load(Ordering::Relaxed) && !self.resets_on_close();
-        if !lingers || matches!(self.phase(), Phase::Idle | Phase::Fresh) {
+        if !lingers || matches!(self.phase(), ConnectionPhase::Idle | ConnectionPhase::Fresh) {
             return;
         }
         close_patiently(&self.tcp, LINGER_TIME).await;

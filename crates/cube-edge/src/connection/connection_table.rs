@@ -9,7 +9,7 @@ use cube_sharded::Sharded;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::conn::{Conn, Phase};
+use super::conn::{Conn, ConnectionPhase};
 
 const SHARDS: usize = 16;
 
@@ -33,7 +33,7 @@ pub(crate) enum Refused {
 
 /// Which connections are ended. HTTP/2 ones end by themselves but at the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum ConnectionGroup {
     /// HTTP/1.1 connections that wait for their first or next request.
     Idle,
     /// And those in the middle of a request's head.
@@ -78,12 +78,13 @@ impl ConnectionTable {
     }
 
     /// Ends these connections.
-    pub(crate) fn shut(&self, which: Which) {
+    pub(crate) fn shut(&self, which: ConnectionGroup) {
         for shard in &self.shards {
             for conn in shard.lock().values() {
                 match (which, conn.phase()) {
-                    (Which::All, _) => conn.shut(),
-                    (_, Phase::Idle | Phase::Fresh) | (Which::WithoutRequest, Phase::Head) => conn.end_idle(),
+                    (ConnectionGroup::All, _) => conn.shut(),
+                    (_, ConnectionPhase::Idle | ConnectionPhase::Fresh)
+                    | (ConnectionGroup::WithoutRequest, ConnectionPhase::Head) => conn.end_idle(),
                     _ => {}
                 }
             }

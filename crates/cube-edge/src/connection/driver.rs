@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::conn::close_patiently;
-use super::connection_table::{ConnectionSlot, ConnectionTable, Refused, Which};
+use super::connection_table::{ConnectionGroup, ConnectionSlot, ConnectionTable, Refused};
 use super::head_watch::HeadLimits;
 use super::stream::{Socket, Transport};
 
@@ -119,10 +119,10 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     pub(crate) async fn finish(&self, end: impl Fn()) {
         let idle_end = async {
             self.drain.reached(Stage::Emptying).await;
-            self.table.shut(Which::Idle);
+            self.table.shut(ConnectionGroup::Idle);
             // A head that was coming in by then has had this long.
             tokio::time::sleep(conn::LAST_WORDS).await;
-            self.table.shut(Which::WithoutRequest);
+            self.table.shut(ConnectionGroup::WithoutRequest);
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -132,7 +132,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         }
         end();
         let _ = tokio::time::timeout(CUT, self.table.emptied()).await;
-        self.table.shut(Which::All);
+        self.table.shut(ConnectionGroup::All);
         // What does not notice by then is left to the end of the process.
         let _ = tokio::time::timeout(GONE, self.table.emptied()).await;
     }

@@ -17,9 +17,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::conn::LAST_WORDS;
-use super::rst_stream_limit::{FrameWatch, Numbers};
+use super::rst_stream_limit::{FrameWatch, StreamNumbers};
 use super::stream::{ClientStream, Transport};
-use super::unsent::Wire;
+use super::unsent::UnsentFrames;
 use super::{Conn, ConnectionSettings, DOWNSTREAM, Downstream, Driver, Kill, ListenerProtocol};
 use crate::drain::Stage;
 
@@ -52,7 +52,7 @@ struct Streams {
     active: AtomicUsize,
     idle: Notify,
     kills: Mutex<Vec<Arc<Kill>>>,
-    numbers: Arc<Numbers>,
+    numbers: Arc<StreamNumbers>,
 }
 
 struct StreamGuard(Arc<Streams>, Arc<Kill>);
@@ -101,7 +101,7 @@ impl Drop for StreamGuard {
 async fn accept(
     h2: &mut Connection<Stream, Bytes>,
     digest: Arc<Digest>,
-    numbers: &Numbers,
+    numbers: &StreamNumbers,
 ) -> pingora::Result<Option<H2Accept>> {
     let mut accepting = std::pin::pin!(HttpSession::from_h2_conn(h2, digest));
     std::future::poll_fn(|cx| {
@@ -113,7 +113,7 @@ async fn accept(
 
 /// How far the end of a connection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum CloseProgress {
     Open,
     /// The client was told, with streams open, that no further request is welcome.
     Leaving,
@@ -123,7 +123,7 @@ enum Standing {
 
 /// What the loop of a connection does next.
 #[expect(clippy::large_enum_variant, reason = "most of them are requests, and each is moved once")]
-enum Turn {
+enum LoopEvent {
     Take(pingora::Result<Option<H2Accept>>),
     Leave,
     Close(Reason),
@@ -131,7 +131,7 @@ enum Turn {
 }
 
 /// Returns when the client has had no stream for `quiet`, and has received everything.
-async fn rested(conn: &Conn, wire: &Wire, quiet: Duration) {
+async fn rested(conn: &Conn, wire: &UnsentFrames, quiet: Duration) {
     wire.idle_for(quiet).await;
     delivered(conn).await;
 }
@@ -147,7 +147,7 @@ async fn delivered(conn: &Conn) {
 
 /// Returns when no request is being served and the client has taken nothing of what is left of
 /// their responses for `silence`. (While one is being served, Pingora has that limit.)
-async fn stuck(conn: &Conn, streams: &Streams, wire: &Wire, silence: Duration) {
+async fn stuck(conn: &Conn, streams: &Streams, wire: &UnsentFrames, silence: Duration) {
     let every = (silence / 4).clamp(TICK, Duration::from_secs(60));
     let (mut seen, mut since) = (None, Instant::now());
     loop {
@@ -178,7 +178,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             .max_header_list_size(u32::try_from(settings.limits.head.saturating_mul(2)).unwrap_or(u32::MAX))
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
-        let (streams, wire) = (Arc::new(Streams::default()), Arc::new(Wire::default()));
+        let (streams, wire) = (Arc::new(Streams::default()), Arc::new(UnsentFrames::default()));
         let watch = FrameWatch::new(streams.numbers.clone());
         let stream =
             ClientStream::of_frames(io, conn.clone(), settings.limits.header_timeout, watch, wire.clone());
@@ -210,21 +210,26 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     /// what clients get by with best. undici 8, httpx and browsers send a request elsewhere that has
     /// crossed that word, and httpx does not survive a PING behind it, which would be part of a
     /// graceful shutdown. With streams open nothing else is left than the graceful one.
-    async fn time_to_leave(&self, conn: &Conn, settings: &ConnectionSettings, wire: &Wire) -> Turn {
+    async fn time_to_leave(
+        &self,
+        conn: &Conn,
+        settings: &ConnectionSettings,
+        wire: &UnsentFrames,
+    ) -> LoopEvent {
         tokio::select! {
             biased;
             turn = self.drained(conn, wire) => turn,
-            () = worn(conn, settings, wire) => Turn::Close(Reason::NO_ERROR),
-            () = rested(conn, wire, settings.limits.keepalive_idle) => Turn::Close(Reason::NO_ERROR),
+            () = worn(conn, settings, wire) => LoopEvent::Close(Reason::NO_ERROR),
+            () = rested(conn, wire, settings.limits.keepalive_idle) => LoopEvent::Close(Reason::NO_ERROR),
         }
     }
 
     /// The same for the drain. It waits for a time without a stream, but not for ever. Clients that
     /// speak gRPC need no such care.
-    async fn drained(&self, conn: &Conn, wire: &Wire) -> Turn {
+    async fn drained(&self, conn: &Conn, wire: &UnsentFrames) -> LoopEvent {
         self.drain.reached(Stage::Closing).await;
         if conn.protocol == ListenerProtocol::Grpc {
-            return Turn::Leave;
+            return LoopEvent::Leave;
         }
         let emptying = async {
             self.drain.reached(Stage::Emptying).await;
@@ -232,14 +237,14 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         };
         tokio::select! {
             biased;
-            () = rested(conn, wire, QUIET) => Turn::Close(Reason::NO_ERROR),
-            () = emptying => Turn::Close(Reason::NO_ERROR),
-            () = self.drain.reached(Stage::Late) => Turn::Leave,
+            () = rested(conn, wire, QUIET) => LoopEvent::Close(Reason::NO_ERROR),
+            () = emptying => LoopEvent::Close(Reason::NO_ERROR),
+            () = self.drain.reached(Stage::Late) => LoopEvent::Leave,
         }
     }
 
     /// Returns when a client that was told, and has no stream left, has had its time.
-    async fn farewell(&self, conn: &Conn, wire: &Wire) {
+    async fn farewell(&self, conn: &Conn, wire: &UnsentFrames) {
         wire.idle().await;
         delivered(conn).await;
         tokio::select! {
@@ -249,7 +254,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
     }
 
     /// Returns when the time of the drain is over and the streams were ended.
-    async fn cut(&self, streams: &Streams, wire: &Wire) {
+    async fn cut(&self, streams: &Streams, wire: &UnsentFrames) {
         self.drain.reached(Stage::Over).await;
         streams.end();
         let _ = timeout(LAST_WORDS, wire.idle()).await;
@@ -263,45 +268,45 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
         conn: &Arc<Conn>,
         settings: &ConnectionSettings,
         streams: &Arc<Streams>,
-        wire: &Wire,
+        wire: &UnsentFrames,
     ) -> Duration {
         let digest = Arc::new(Digest::default());
         let shutdown = self.shutdown_watch();
-        let (mut malformed, mut standing, mut lingers) = (0, Standing::Open, Duration::ZERO);
+        let (mut malformed, mut standing, mut lingers) = (0, CloseProgress::Open, Duration::ZERO);
         let mut stuck = std::pin::pin!(stuck(conn, streams, wire, settings.silence_timeout));
         loop {
-            let closing = standing == Standing::Closing;
-            let leaving = standing == Standing::Leaving;
+            let closing = standing == CloseProgress::Closing;
+            let leaving = standing == CloseProgress::Leaving;
             let turn = tokio::select! {
                 biased;
                 () = streams.numbers.flooded(), if !closing => {
                     tracing::debug!(peer = %conn.peer, "HTTP/2 connection given up after too many resets");
-                    Turn::Close(Reason::ENHANCE_YOUR_CALM)
+                    LoopEvent::Close(Reason::ENHANCE_YOUR_CALM)
                 }
                 () = wire.until(|| wire.is_head_late()), if !closing => {
                     conn.refusal(408);
-                    Turn::Close(Reason::ENHANCE_YOUR_CALM)
+                    LoopEvent::Close(Reason::ENHANCE_YOUR_CALM)
                 }
                 // Before all that looks for a quiet moment: a request may have come in.
-                accepted = accept(&mut h2, digest.clone(), &streams.numbers) => Turn::Take(accepted),
-                turn = self.time_to_leave(conn, settings, wire), if standing == Standing::Open => turn,
-                () = self.cut(streams, wire), if leaving => Turn::Close(Reason::NO_ERROR),
-                () = self.farewell(conn, wire), if leaving => Turn::Close(Reason::NO_ERROR),
-                () = &mut stuck, if !closing => Turn::Close(Reason::NO_ERROR),
-                () = sleep(LAST_WORDS), if closing => Turn::Return,
+                accepted = accept(&mut h2, digest.clone(), &streams.numbers) => LoopEvent::Take(accepted),
+                turn = self.time_to_leave(conn, settings, wire), if standing == CloseProgress::Open => turn,
+                () = self.cut(streams, wire), if leaving => LoopEvent::Close(Reason::NO_ERROR),
+                () = self.farewell(conn, wire), if leaving => LoopEvent::Close(Reason::NO_ERROR),
+                () = &mut stuck, if !closing => LoopEvent::Close(Reason::NO_ERROR),
+                () = sleep(LAST_WORDS), if closing => LoopEvent::Return,
             };
             match turn {
-                Turn::Leave => {
+                LoopEvent::Leave => {
                     h2.graceful_shutdown();
-                    standing = Standing::Leaving;
+                    standing = CloseProgress::Leaving;
                 }
-                Turn::Close(reason) => {
+                LoopEvent::Close(reason) => {
                     h2.abrupt_shutdown(reason);
-                    let quiet = standing == Standing::Open && wire.is_idle();
+                    let quiet = standing == CloseProgress::Open && wire.is_idle();
                     lingers = if quiet { LINGER } else { LAST_WORDS };
-                    standing = Standing::Closing;
+                    standing = CloseProgress::Closing;
                 }
-                Turn::Take(Ok(Some(H2Accept::Session(session)))) => {
+                LoopEvent::Take(Ok(Some(H2Accept::Session(session)))) => {
                     let (kill, left) = (Arc::new(Kill::default()), Arc::new(Kill::default()));
                     let number = streams.numbers.take(left.clone());
                     let downstream = Downstream { conn: conn.clone(), kill: Some(kill.clone()) };
@@ -328,7 +333,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                         drop((guard, number));
                     }));
                 }
-                Turn::Take(Ok(Some(H2Accept::Rejected))) => {
+                LoopEvent::Take(Ok(Some(H2Accept::Rejected))) => {
                     conn.refusal(400);
                     malformed += 1;
                     if malformed >= MALFORMED_MOST {
@@ -336,14 +341,14 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                         return lingers;
                     }
                 }
-                Turn::Take(Ok(None) | Err(_)) | Turn::Return => return lingers,
+                LoopEvent::Take(Ok(None) | Err(_)) | LoopEvent::Return => return lingers,
             }
         }
     }
 }
 
 /// Returns when the connection has carried its number of requests and its client is to be told.
-async fn worn(conn: &Conn, settings: &ConnectionSettings, wire: &Wire) {
+async fn worn(conn: &Conn, settings: &ConnectionSettings, wire: &UnsentFrames) {
     let most = settings.limits.keepalive_requests;
     wire.until(|| conn.requests() >= most).await;
     wire.idle().await;

@@ -26,10 +26,10 @@ mod tls;
 mod unsent;
 
 pub(crate) use body::Framing;
-pub use certificate::{Certificate, CertificateError, CertificateFiles, Standing};
+pub use certificate::{Certificate, CertificateError, CertificateExpiry, CertificateFiles};
 pub(crate) use chunk_watch::{ChunkWatch, Malformed};
 pub use conn::ListenerProtocol;
-pub(crate) use conn::{Conn, Phase, Refuse, ip_value};
+pub(crate) use conn::{Conn, ConnectionPhase, Refuse, ip_value};
 pub(crate) use downstream::{DOWNSTREAM, Downstream};
 pub use driver::Driver;
 pub(crate) use head_watch::is_line_of;

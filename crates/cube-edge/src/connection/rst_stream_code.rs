@@ -18,7 +18,7 @@ const END_HEADERS: u8 = 4;
 
 /// What a frame that leaves says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum SentFrame {
     /// The response on this stream is whole.
     End(u32),
     /// This stream was given up.
@@ -44,7 +44,7 @@ impl FramesOut {
         let cancel = u32::from(Reason::CANCEL).to_be_bytes();
         self.walk(data, |said, end| {
             let code = end - 1;
-            if matches!(said, Said::Reset(_))
+            if matches!(said, SentFrame::Reset(_))
                 && data.get(code) == cancel.last()
                 && let Some(code) = changed.get_or_insert_with(|| data.to_vec()).get_mut(code)
             {
@@ -55,12 +55,12 @@ impl FramesOut {
     }
 
     /// `data` has been written, changed or not: what it said.
-    pub(super) fn written(&mut self, data: &[u8], mut said: impl FnMut(Said)) {
+    pub(super) fn written(&mut self, data: &[u8], mut said: impl FnMut(SentFrame)) {
         self.walk(data, |what, _| said(what));
     }
 
     /// Calls `said` for each frame that says something, with the place where it ends.
-    fn walk(&mut self, data: &[u8], mut said: impl FnMut(Said, usize)) {
+    fn walk(&mut self, data: &[u8], mut said: impl FnMut(SentFrame, usize)) {
         let mut at = 0;
         while let Some(rest) = data.get(at..).filter(|rest| !rest.is_empty()) {
             if self.got < HEAD {
@@ -87,7 +87,7 @@ impl FramesOut {
     }
 
     /// What the frame says that has just ended.
-    fn frame(&mut self) -> Option<Said> {
+    fn frame(&mut self) -> Option<SentFrame> {
         let [_, _, _, kind, flags, id @ ..] = self.head;
         let stream = u32::from_be_bytes(id) & (u32::MAX >> 1);
         let ends = match kind {
@@ -97,10 +97,10 @@ impl FramesOut {
                 self.headers_end && flags & END_HEADERS > 0
             }
             CONTINUATION => self.headers_end && flags & END_HEADERS > 0,
-            RST_STREAM => return Some(Said::Reset(stream)),
+            RST_STREAM => return Some(SentFrame::Reset(stream)),
             _ => false,
         };
-        ends.then_some(Said::End(stream))
+        ends.then_some(SentFrame::End(stream))
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
             let mut frames = FramesOut::default();
             let mut said = Vec::new();
             bytes.chunks(size).for_each(|piece| frames.written(piece, |what| said.push(what)));
-            assert_eq!(said, [Said::End(5), Said::End(5), Said::Reset(5)], "pieces of {size}");
+            assert_eq!(said, [SentFrame::End(5), SentFrame::End(5), SentFrame::Reset(5)], "pieces of {size}");
         }
     }
 }

@@ -31,7 +31,7 @@ const END_HEADERS: u8 = 4;
 
 /// What happened in a client's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Event {
+enum FrameEvent {
     /// The head of a request has come in whole.
     Opened {
         stream: u32,
@@ -76,7 +76,7 @@ struct FrameReader {
     /// Blocks and other frames that have begun so far.
     begun: u32,
     /// Said when `skip` is over.
-    then: Option<Event>,
+    then: Option<FrameEvent>,
 }
 
 impl FrameReader {
@@ -85,7 +85,7 @@ impl FrameReader {
     }
 
     /// Follows the bytes up to the next event; how many were followed.
-    fn follow(&mut self, bytes: &[u8]) -> (usize, Option<Event>) {
+    fn follow(&mut self, bytes: &[u8]) -> (usize, Option<FrameEvent>) {
         let mut at = 0;
         loop {
             let left = bytes.len() - at;
@@ -132,13 +132,13 @@ impl FrameReader {
                 self.block = Some(Block { last, ends });
                 if last && stream > self.last {
                     self.last = stream;
-                    self.then = Some(Event::Opened { stream, ends });
+                    self.then = Some(FrameEvent::Opened { stream, ends });
                 } else if last && ends {
-                    self.then = Some(Event::Ended(stream));
+                    self.then = Some(FrameEvent::Ended(stream));
                 }
             }
-            DATA if flags & END_STREAM > 0 => self.then = Some(Event::Ended(stream)),
-            RST_STREAM => self.then = Some(Event::Reset(stream)),
+            DATA if flags & END_STREAM > 0 => self.then = Some(FrameEvent::Ended(stream)),
+            RST_STREAM => self.then = Some(FrameEvent::Reset(stream)),
             _ => {}
         }
     }
@@ -163,27 +163,27 @@ const RESETS: u32 = 1000;
 const RESETS_A_SECOND: u32 = 100;
 
 /// A connection's streams by number, between its bytes and the loop that takes requests.
-pub(super) struct Numbers {
+pub(super) struct StreamNumbers {
     /// The stream whose head came last and that was not taken yet; 0: none.
     opened: AtomicU32,
-    streams: Mutex<Taken>,
+    streams: Mutex<TakenStreams>,
     flooded: Kill,
 }
 
 /// The streams that were taken, and how many resets are left.
-struct Taken {
+struct TakenStreams {
     streams: Vec<(u32, Arc<Kill>)>,
     resets: u32,
     since: Instant,
 }
 
-impl Numbers {
+impl StreamNumbers {
     /// The request that Pingora has just made of the bytes: `left` is told when its client
     /// gives it up.
-    pub(super) fn take(self: &Arc<Self>, left: Arc<Kill>) -> Number {
+    pub(super) fn take(self: &Arc<Self>, left: Arc<Kill>) -> StreamNumber {
         let stream = self.opened.swap(0, Ordering::AcqRel);
         self.streams.lock().streams.push((stream, left));
-        Number { all: self.clone(), stream }
+        StreamNumber { all: self.clone(), stream }
     }
 
     /// Returns when the client has sent more resets than anyone needs.
@@ -213,23 +213,23 @@ impl Numbers {
     }
 }
 
-impl Default for Numbers {
+impl Default for StreamNumbers {
     fn default() -> Self {
         Self {
             opened: AtomicU32::new(0),
-            streams: Mutex::new(Taken { streams: Vec::new(), resets: RESETS, since: Instant::now() }),
+            streams: Mutex::new(TakenStreams { streams: Vec::new(), resets: RESETS, since: Instant::now() }),
             flooded: Kill::default(),
         }
     }
 }
 
 /// A stream's place among those of its connection, given back when dropped.
-pub(super) struct Number {
-    all: Arc<Numbers>,
+pub(super) struct StreamNumber {
+    all: Arc<StreamNumbers>,
     stream: u32,
 }
 
-impl Drop for Number {
+impl Drop for StreamNumber {
     fn drop(&mut self) {
         let mut taken = self.all.streams.lock();
         if let Some(at) = taken.streams.iter().position(|(stream, _)| *stream == self.stream) {
@@ -244,13 +244,13 @@ impl Drop for Number {
 /// The client's side of the watch.
 pub(super) struct FrameWatch {
     reader: FrameReader,
-    numbers: Arc<Numbers>,
+    numbers: Arc<StreamNumbers>,
     /// Reading has been put off for the request that waits to be taken.
     put_off: bool,
 }
 
 impl FrameWatch {
-    pub(super) fn new(numbers: Arc<Numbers>) -> Self {
+    pub(super) fn new(numbers: Arc<StreamNumbers>) -> Self {
         Self { reader: FrameReader::new(), numbers, put_off: false }
     }
 
@@ -274,13 +274,13 @@ impl FrameWatch {
             let (followed, event) = self.reader.follow(rest);
             at += followed;
             match event {
-                Some(Event::Opened { stream, ends }) => {
+                Some(FrameEvent::Opened { stream, ends }) => {
                     open.opened(stream, ends);
                     self.numbers.opened.store(stream, Ordering::Release);
                     return at;
                 }
-                Some(Event::Ended(stream)) => open.request_ended(stream),
-                Some(Event::Reset(stream)) => {
+                Some(FrameEvent::Ended(stream)) => open.request_ended(stream),
+                Some(FrameEvent::Reset(stream)) => {
                     open.reset(stream);
                     self.numbers.reset(stream);
                 }
@@ -322,12 +322,12 @@ mod tests {
     fn events_are_the_same_wherever_the_reads_cut() {
         let bytes = talk();
         let expected = [
-            Event::Opened { stream: 1, ends: true },
-            Event::Opened { stream: 3, ends: false },
-            Event::Ended(3),
-            Event::Reset(1),
-            Event::Ended(7),
-            Event::Opened { stream: 9, ends: true },
+            FrameEvent::Opened { stream: 1, ends: true },
+            FrameEvent::Opened { stream: 3, ends: false },
+            FrameEvent::Ended(3),
+            FrameEvent::Reset(1),
+            FrameEvent::Ended(7),
+            FrameEvent::Opened { stream: 9, ends: true },
         ];
         for piece in [1, 2, 5, 9, 17, bytes.len()] {
             let mut reader = FrameReader::new();
@@ -347,7 +347,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reset_reaches_the_request_that_came_on_its_stream() {
-        let numbers = Arc::new(Numbers::default());
+        let numbers = Arc::new(StreamNumbers::default());
         let mut watch = FrameWatch::new(numbers.clone());
         let mut open = OpenStreams::new(Arc::default());
         let bytes = talk();
@@ -401,18 +401,18 @@ mod tests {
 
     #[tokio::test]
     async fn resets_without_end_are_told_from_those_of_a_client_that_finishes_its_requests() {
-        let reset = |numbers: &Arc<Numbers>, stream| {
+        let reset = |numbers: &Arc<StreamNumbers>, stream| {
             let number = numbers.take(Arc::new(Kill::default()));
             numbers.reset(stream);
             drop(number);
         };
-        let busy = Arc::new(Numbers::default());
+        let busy = Arc::new(StreamNumbers::default());
         for _ in 0..5 * RESETS {
             drop(busy.take(Arc::new(Kill::default())));
             reset(&busy, 0);
         }
         assert!(!busy.flooded.is_killed());
-        let hostile = Arc::new(Numbers::default());
+        let hostile = Arc::new(StreamNumbers::default());
         for _ in 0..2 * RESETS {
             reset(&hostile, 0);
         }

@@ -30,11 +30,11 @@ use tokio_rustls::server::TlsStream;
 
 use super::body::{BodyWatch, Framing};
 use super::chunk_watch::Malformed;
-use super::conn::{Conn, Phase};
+use super::conn::{Conn, ConnectionPhase};
 use super::head_watch::{self, HeadLimits, HeadWatch};
-use super::rst_stream_code::{FramesOut, Said};
+use super::rst_stream_code::{FramesOut, SentFrame};
 use super::rst_stream_limit::FrameWatch;
-use super::unsent::{OpenStreams, Wire};
+use super::unsent::{OpenStreams, UnsentFrames};
 use crate::exchange::Out;
 
 /// The most that is copied to join a response's head and the first piece of its body.
@@ -318,7 +318,7 @@ struct Frames {
     /// The frames that leave.
     out: FramesOut,
     open: OpenStreams,
-    wire: Arc<Wire>,
+    wire: Arc<UnsentFrames>,
     /// The head that is coming in, and when it is due.
     head: Option<(u32, Pin<Box<Sleep>>)>,
     header_timeout: Duration,
@@ -330,8 +330,8 @@ impl Frames {
         self.wire.wrote(bytes.len());
         let open = &mut self.open;
         self.out.written(bytes, |said| match said {
-            Said::End(stream) => open.response_ended(stream),
-            Said::Reset(stream) => open.reset(stream),
+            SentFrame::End(stream) => open.response_ended(stream),
+            SentFrame::Reset(stream) => open.reset(stream),
         });
     }
 
@@ -383,9 +383,9 @@ impl ClientStream {
         conn: Arc<Conn>,
         header_timeout: Duration,
         watch: FrameWatch,
-        wire: Arc<Wire>,
+        wire: Arc<UnsentFrames>,
     ) -> Self {
-        conn.set_phase(Phase::Open);
+        conn.set_phase(ConnectionPhase::Open);
         let mut stream = Self::new(io, conn, header_timeout, Instant::now(), HeadLimits::default());
         stream.frames = Some(Box::new(Frames {
             watch,
@@ -411,13 +411,13 @@ impl ClientStream {
         }
         if self.ahead.bytes.is_empty() {
             self.ahead.give_back();
-            self.conn.set_phase(Phase::Idle);
+            self.conn.set_phase(ConnectionPhase::Idle);
             return true;
         }
         // Where that is not the whole head, the rest of it is due.
         self.begun = true;
         self.deadline = Instant::now() + self.header_timeout;
-        self.conn.set_phase(Phase::Head);
+        self.conn.set_phase(ConnectionPhase::Head);
         false
     }
 
@@ -459,11 +459,11 @@ impl ClientStream {
             return Ok(None);
         }
         let phase = self.conn.phase();
-        if phase == Phase::Idle {
+        if phase == ConnectionPhase::Idle {
             self.deadline = Instant::now() + self.header_timeout;
         }
-        if phase != Phase::Head {
-            self.conn.set_phase(Phase::Head);
+        if phase != ConnectionPhase::Head {
+            self.conn.set_phase(ConnectionPhase::Head);
         } else if self.begun && Instant::now() >= self.deadline {
             return Err(self.overdue(cx));
         }
@@ -483,7 +483,7 @@ impl ClientStream {
 
     /// Ready when the head that is coming in is overdue, which has been refused by then.
     fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        if self.conn.phase() == Phase::Idle {
+        if self.conn.phase() == ConnectionPhase::Idle {
             return Poll::Pending;
         }
         let deadline = self.deadline;
@@ -728,11 +728,11 @@ impl ClientStream {
         match read {
             Poll::Ready(Ok(())) if buf.filled().len() > before => {
                 let phase = self.conn.phase();
-                if phase == Phase::Idle {
+                if phase == ConnectionPhase::Idle {
                     self.deadline = Instant::now() + self.header_timeout;
                 }
-                if phase != Phase::Head {
-                    self.conn.set_phase(Phase::Head);
+                if phase != ConnectionPhase::Head {
+                    self.conn.set_phase(ConnectionPhase::Head);
                 } else if self.begun && Instant::now() >= self.deadline {
                     return Poll::Ready(Err(self.overdue(cx)));
                 }
@@ -766,7 +766,7 @@ impl AsyncRead for ClientStream {
                 return Poll::Ready(Err(error));
             }
         }
-        if self.conn.phase() == Phase::Open {
+        if self.conn.phase() == ConnectionPhase::Open {
             self.timer = None;
             return match self.frames {
                 Some(_) => self.poll_frames(cx, buf),
@@ -789,7 +789,7 @@ impl AsyncWrite for ClientStream {
         if self.refusing {
             return Poll::Ready(Ok(data.len()));
         }
-        if self.conn.phase() != Phase::Open {
+        if self.conn.phase() != ConnectionPhase::Open {
             // No request came to be, so this is Pingora's own refusal of one: ours says more.
             self.refusing = true;
             let status = data

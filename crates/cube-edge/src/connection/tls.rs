@@ -12,7 +12,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
-use super::certificate::{Certificate, CertificateError, CertificateFiles, Content, Standing};
+use super::certificate::{Certificate, CertificateError, CertificateExpiry, CertificateFiles, FileContents};
 use crate::metrics::EdgeMetrics;
 
 /// The files are looked at no more often than this.
@@ -20,7 +20,7 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(50);
 
 /// A certificate and the names it is for.
 #[derive(Debug)]
-struct Named {
+struct NamedCertificate {
     exact: Vec<String>,
     /// Without the `*`: `.example.org`.
     wildcard: Vec<String>,
@@ -30,19 +30,19 @@ struct Named {
 /// The certificates in force.
 #[derive(Debug)]
 struct InForce {
-    all: Vec<Named>,
+    all: Vec<NamedCertificate>,
     default: Arc<CertifiedKey>,
 }
 
 impl InForce {
     /// `None` when there is no certificate.
     fn of<'a>(certificates: impl Iterator<Item = &'a Certificate>) -> Option<Self> {
-        let all: Vec<Named> = certificates
+        let all: Vec<NamedCertificate> = certificates
             .map(|certificate| {
                 let names = certificate.names.iter().cloned();
                 let (wildcard, exact) = names.partition::<Vec<_>, _>(|name| name.starts_with("*."));
                 let wildcard = wildcard.iter().map(|name| name.trim_start_matches('*').to_owned()).collect();
-                Named { exact, wildcard, key: certificate.key.clone() }
+                NamedCertificate { exact, wildcard, key: certificate.key.clone() }
             })
             .collect();
         let default = all.first()?.key.clone();
@@ -83,7 +83,7 @@ struct Watched {
     /// What was read last, whether it held or not: it is judged, and spoken of, once.
     seen: u64,
     /// What was last said about its end.
-    said: Standing,
+    said: CertificateExpiry,
 }
 
 /// Certificates that were read and hold, to be put in force by [`Certificates::replace`].
@@ -192,7 +192,7 @@ impl Certificates {
 
     /// Whether another certificate is to be put in force.
     fn look_at(&self, watched: &mut Watched) -> bool {
-        let content = Content::read(&watched.files);
+        let content = FileContents::read(&watched.files);
         let seen = content.print(&self.hasher);
         if seen == watched.seen {
             return false;
@@ -228,7 +228,7 @@ fn read(files: &[CertificateFiles], hasher: &RandomState) -> Result<Vec<Watched>
     let provider = ring::default_provider();
     let now = SystemTime::now();
     let one = |files: &CertificateFiles| {
-        let content = Content::read(files);
+        let content = FileContents::read(files);
         let seen = content.print(hasher);
         let certificate = Certificate::parse(files, content, &provider)?;
         // What is to be said now, the check of the configuration has said.

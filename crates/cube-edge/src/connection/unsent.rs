@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 /// What the loop that takes a connection's requests knows of its frames.
 #[derive(Default)]
-pub(super) struct Wire {
+pub(super) struct UnsentFrames {
     open: AtomicUsize,
     /// Something was written that the TLS session may still hold.
     unflushed: AtomicBool,
@@ -23,7 +23,7 @@ pub(super) struct Wire {
     changed: Notify,
 }
 
-impl Wire {
+impl UnsentFrames {
     /// Whether no stream is open and every frame is with the socket.
     pub(super) fn is_idle(&self) -> bool {
         self.open.load(Ordering::Acquire) == 0 && !self.unflushed.load(Ordering::Acquire)
@@ -40,7 +40,7 @@ impl Wire {
         tokio::time::sleep(quiet).await;
     }
 
-    /// Returns when `condition` holds. Whoever changes what it looks at calls [`Wire::notify`].
+    /// Returns when `condition` holds. Whoever changes what it looks at calls [`UnsentFrames::notify`].
     pub(super) async fn until(&self, condition: impl Fn() -> bool) {
         loop {
             // Made before the look: from then on no notice is missed.
@@ -99,11 +99,11 @@ struct Half {
 /// The streams that are open, for the one that reads and writes the frames.
 pub(super) struct OpenStreams {
     streams: Vec<Half>,
-    wire: Arc<Wire>,
+    wire: Arc<UnsentFrames>,
 }
 
 impl OpenStreams {
-    pub(super) fn new(wire: Arc<Wire>) -> Self {
+    pub(super) fn new(wire: Arc<UnsentFrames>) -> Self {
         Self { streams: Vec::new(), wire }
     }
 
@@ -147,8 +147,8 @@ impl OpenStreams {
 mod tests {
     use super::*;
 
-    fn streams() -> (OpenStreams, Arc<Wire>) {
-        let wire = Arc::new(Wire::default());
+    fn streams() -> (OpenStreams, Arc<UnsentFrames>) {
+        let wire = Arc::new(UnsentFrames::default());
         (OpenStreams::new(wire.clone()), wire)
     }
 

@@ -12,7 +12,7 @@ use cube_route::{Port, SandboxTarget};
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-use super::recorder::{Recorder, Step, Told};
+use super::recorder::{DecisionStep, Recorder, StepText};
 use crate::error_response::ProxyError;
 use crate::preview::{Judgement, Presented, PreviewResult, Refusal, Right, judge};
 use crate::settings::Settings;
@@ -83,7 +83,7 @@ pub(crate) enum Decision<Permit> {
 }
 
 /// What was decided, and by which right.
-pub(crate) struct Outcome<Permit> {
+pub(crate) struct AccessOutcome<Permit> {
     pub(crate) decision: Result<Decision<Permit>, ProxyError>,
     /// By which right the request reaches its sandbox; none where it does not, or was not asked.
     pub(crate) right: Option<Right>,
@@ -105,7 +105,7 @@ pub(crate) async fn decide<S: Surroundings>(
     view: &AccessView<'_>,
     surroundings: &mut S,
     recorder: &mut impl Recorder,
-) -> Outcome<S::Permit> {
+) -> AccessOutcome<S::Permit> {
     let found = surroundings.record(recorder).await;
     // Tickets are judged for an unknown id as well, so that it takes the same time.
     let judged = judge(
@@ -118,7 +118,7 @@ pub(crate) async fn decide<S: Surroundings>(
     );
     let answered = !matches!(found, Err(ProxyError::StoreUnavailable));
     let right = found.is_ok().then(|| judged.right.ok()).flatten();
-    Outcome {
+    AccessOutcome {
         decision: found.and_then(|entry| go_on(view, &entry, judged, surroundings, recorder)),
         right,
         preview_result: judged.result.filter(|_| answered),
@@ -172,9 +172,9 @@ fn tell_of_token(judged: Judgement, entry: &RouteEntry, recorder: &mut impl Reco
         (says.to_owned(), result.map_or(Value::Null, |result| json!({ "preview": result })))
     };
     if judged.right.is_ok() {
-        recorder.passed(Step::Token, told);
+        recorder.passed(DecisionStep::Token, told);
     } else {
-        recorder.stopped(Step::Token, told);
+        recorder.stopped(DecisionStep::Token, told);
     }
 }
 
@@ -197,16 +197,16 @@ fn choose_route(
     recorder: &mut impl Recorder,
 ) -> Result<(Route, Option<HeaderValue>), ProxyError> {
     let masked_host = masked_host(entry, view.target.port).inspect_err(|_| {
-        recorder.stopped(Step::Route, || "MaskRequestHost makes no Host");
+        recorder.stopped(DecisionStep::Route, || "MaskRequestHost makes no Host");
     })?;
     let assumed = &node.assumed;
     match cube_resolver::route(&entry.record, view.target.port, node.node_ip, &view.settings.guard) {
         Ok(route) => {
-            recorder.passed(Step::Route, || tell_of_route(&route, node));
+            recorder.passed(DecisionStep::Route, || tell_of_route(&route, node));
             Ok((route, masked_host))
         }
         Err(error) => {
-            recorder.stopped(Step::Route, || {
+            recorder.stopped(DecisionStep::Route, || {
                 let values = match &error {
                     RouteError::Forbidden { address, why } => {
                         json!({ "address": address.to_string(), "key": why.key() })
@@ -220,9 +220,9 @@ fn choose_route(
     }
 }
 
-fn tell_of_route(route: &Route, node: &NodeView) -> Told {
+fn tell_of_route(route: &Route, node: &NodeView) -> StepText {
     let on = if route.local { "this node" } else { "node" };
-    Told {
+    StepText {
         says: format!("{} on {on} {}{}", route.address, route.node, node.assumed),
         values: json!({
             "address": route.address.to_string(), "node": route.node.to_string(), "local": route.local,

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::access::{self, AccessView, Decision, GateStep, NodeView, Surroundings};
 use super::explain_query::ExplainQuery;
-use super::head::{self, HeadView, Named};
-use super::recorder::{Recorder, Step, Told};
+use super::head::{self, HeadView, NamedTarget};
+use super::recorder::{DecisionStep, Recorder, StepText};
 use crate::admin::routes;
 use crate::error_response::{ProxyError, Reason, ResponseFormat, is_preflight, render};
 use crate::preview::{Presented, PreviewHead};
@@ -32,7 +32,7 @@ pub(crate) struct Explanation {
 }
 
 /// Where a request goes in the end.
-enum End {
+enum ExplainedDestination {
     Sandbox {
         target: SandboxTarget,
         route: Route,
@@ -103,7 +103,7 @@ impl Explanation {
         let settings = state.settings.load_full();
         let mut told = Self { steps: Vec::new() };
         let head = query.head();
-        let named = Named::read(&head, &settings);
+        let named = NamedTarget::read(&head, &settings);
         let target = named.parsed.as_ref().ok().and_then(|read| read.target.clone());
         let end = told.follow(state, &settings, query, &named, target.as_ref()).await;
         let answer = match end {
@@ -118,9 +118,9 @@ impl Explanation {
         state: &ProxyState,
         settings: &Settings,
         query: &ExplainQuery,
-        named: &Named<'_>,
+        named: &NamedTarget<'_>,
         target: Option<&SandboxTarget>,
-    ) -> Result<End, ProxyError> {
+    ) -> Result<ExplainedDestination, ProxyError> {
         let view = HeadView {
             head: query.head(),
             peer: None,
@@ -133,7 +133,7 @@ impl Explanation {
         let Some(target) = target else {
             let plane = settings.control_plane.as_ref();
             let address = plane.map(|plane| format!("{}:{}", plane.host, plane.port)).unwrap_or_default();
-            return Ok(End::ControlPlane { address });
+            return Ok(ExplainedDestination::ControlPlane { address });
         };
         let mut surroundings = LookingOn { state, settings, query, target, after: None };
         let presented = presented(settings, query, target);
@@ -146,7 +146,7 @@ impl Explanation {
         };
         let forward = match access::decide(&view, &mut surroundings, self).await.decision? {
             Decision::Forward(forward) => forward,
-            Decision::WithoutTicket => return Ok(End::WithoutTicket),
+            Decision::WithoutTicket => return Ok(ExplainedDestination::WithoutTicket),
             // Nothing is held where somebody only looks.
             Decision::Hold => return Err(ProxyError::Internal),
         };
@@ -157,7 +157,7 @@ impl Explanation {
         // The path alone, which no ticket is in.
         let path = target.upstream_target(query.target.as_bytes());
         let path = path.split(|b| *b == b'?').next().map(|path| String::from_utf8_lossy(path).into_owned());
-        Ok(End::Sandbox {
+        Ok(ExplainedDestination::Sandbox {
             target: target.clone(),
             route: forward.route,
             host,
@@ -166,7 +166,7 @@ impl Explanation {
         })
     }
 
-    fn step(&mut self, step: Step, ok: bool, told: Told) {
+    fn step(&mut self, step: DecisionStep, ok: bool, told: StepText) {
         let mut shown = Map::new();
         shown.insert("step".to_owned(), step.as_str().into());
         shown.insert("ok".to_owned(), ok.into());
@@ -179,11 +179,11 @@ impl Explanation {
 }
 
 impl Recorder for Explanation {
-    fn passed<T: Into<Told>>(&mut self, step: Step, told: impl FnOnce() -> T) {
+    fn passed<T: Into<StepText>>(&mut self, step: DecisionStep, told: impl FnOnce() -> T) {
         self.step(step, true, told().into());
     }
 
-    fn stopped<T: Into<Told>>(&mut self, step: Step, told: impl FnOnce() -> T) {
+    fn stopped<T: Into<StepText>>(&mut self, step: DecisionStep, told: impl FnOnce() -> T) {
         self.step(step, false, told().into());
     }
 }
@@ -208,20 +208,20 @@ impl Surroundings for LookingOn<'_> {
             match state.resolver.lookup(id).await {
                 Ok(Lookup::Found(_)) => {}
                 Ok(Lookup::Unknown) => {
-                    recorder.stopped(Step::Record, || "there is no record under any key prefix");
+                    recorder.stopped(DecisionStep::Record, || "there is no record under any key prefix");
                     return Err(ProxyError::NoRecord);
                 }
                 Err(error) => {
-                    recorder.stopped(Step::Record, || format!("the store cannot answer: {error}"));
+                    recorder.stopped(DecisionStep::Record, || format!("the store cannot answer: {error}"));
                     return Err(ProxyError::StoreUnavailable);
                 }
             }
         }
         let Some(found) = state.resolver.inspect(id.as_str()) else {
-            recorder.stopped(Step::Record, || "the record went while it was looked at");
+            recorder.stopped(DecisionStep::Record, || "the record went while it was looked at");
             return Err(ProxyError::NoRecord);
         };
-        recorder.passed(Step::Record, || {
+        recorder.passed(DecisionStep::Record, || {
             let kind = if known { "cached" } else { "read now" };
             let says = match state.store.key_prefix(found.entry.record.prefix) {
                 Some(prefix) => format!("{kind}, under {prefix}{id}"),
@@ -237,12 +237,14 @@ impl Surroundings for LookingOn<'_> {
         let running = self.state.active_requests.count(&self.target.id);
         let values = json!({ "running": running, "limit": limit });
         if running >= limit as usize {
-            recorder
-                .stopped(Step::Limits, || ("as many requests run to the sandbox as may".to_owned(), values));
+            recorder.stopped(DecisionStep::Limits, || {
+                ("as many requests run to the sandbox as may".to_owned(), values)
+            });
             return Err(ProxyError::TooManyForSandbox { limit });
         }
-        recorder
-            .passed(Step::Limits, || (format!("{running} of {limit} requests run to the sandbox"), values));
+        recorder.passed(DecisionStep::Limits, || {
+            (format!("{running} of {limit} requests run to the sandbox"), values)
+        });
         Ok(())
     }
 
@@ -253,15 +255,15 @@ impl Surroundings for LookingOn<'_> {
         let preflight = is_preflight(&self.query.method, &self.query.headers);
         let after = match lifecycle.forecast(&self.target.id) {
             GateForecast::Pass => {
-                recorder.passed(Step::Gate, || told("passes"));
+                recorder.passed(DecisionStep::Gate, || told("passes"));
                 return Ok(GateStep::Pass);
             }
             GateForecast::Refuse(refusal) => {
-                recorder.stopped(Step::Gate, || told(&format!("refused ({})", refusal.as_str())));
+                recorder.stopped(DecisionStep::Gate, || told(&format!("refused ({})", refusal.as_str())));
                 return Err(access::error_of_gate(refusal));
             }
             GateForecast::Wait | GateForecast::Wake if preflight => {
-                recorder.stopped(Step::Gate, || told("a preflight wakes and holds nothing"));
+                recorder.stopped(DecisionStep::Gate, || told("a preflight wakes and holds nothing"));
                 let refusal = lifecycle.gate_without_hold(&self.target.id);
                 return Err(refusal.map_or(ProxyError::Pausing, access::error_of_gate));
             }
@@ -272,7 +274,7 @@ impl Surroundings for LookingOn<'_> {
                 "held while the sandbox is resumed, at most resume.timeout; then judged again"
             }
         };
-        recorder.passed(Step::Gate, || told(after));
+        recorder.passed(DecisionStep::Gate, || told(after));
         self.after = Some(after);
         Ok(GateStep::Pass)
     }
@@ -295,24 +297,24 @@ impl Surroundings for LookingOn<'_> {
         let faulty = breaker.faulty();
         let address = route.address.ip().to_canonical();
         if faulty.contains(&route.node) || faulty.contains(&address) {
-            recorder.stopped(Step::Breaker, || "the node is in the shared set of faulty nodes");
+            recorder.stopped(DecisionStep::Breaker, || "the node is in the shared set of faulty nodes");
             return Err(ProxyError::FaultyNode);
         }
         if route.node == address && breaker.open_nodes().contains(&route.node) {
             recorder.stopped(
-                Step::Breaker,
+                DecisionStep::Breaker,
                 || "open: connecting to the node failed for several sandboxes; a probe may pass",
             );
             return Err(ProxyError::BreakerOpen);
         }
-        recorder.passed(Step::Breaker, || "closed");
+        recorder.passed(DecisionStep::Breaker, || "closed");
         Ok(())
     }
 }
 
-fn forwarded(query: &ExplainQuery, end: End) -> Value {
+fn forwarded(query: &ExplainQuery, end: ExplainedDestination) -> Value {
     match end {
-        End::WithoutTicket => {
+        ExplainedDestination::WithoutTicket => {
             let (code, reason) = (Retcode::PreviewRedirected.code(), Reason::PreviewRedirect.as_str());
             json!({
                 "by": "proxy",
@@ -320,12 +322,12 @@ fn forwarded(query: &ExplainQuery, end: End) -> Value {
                 "status": 303, "retcode": code, "logged_retcode": code, "reason": reason,
             })
         }
-        End::ControlPlane { address } => json!({
+        ExplainedDestination::ControlPlane { address } => json!({
             "by": "control_plane",
             "says": format!("{} is forwarded to {address}", query.method),
             "address": address,
         }),
-        End::Sandbox { target, route, host, path, after } => json!({
+        ExplainedDestination::Sandbox { target, route, host, path, after } => json!({
             "by": "sandbox",
             "says": format!(
                 "{} {path} is forwarded to {}, Host {host}{}",

@@ -6,7 +6,7 @@ use cube_route::{BadRequest, ParsedRequest, Port, RequestHead, envd_control_rout
 use http::{HeaderMap, Method, Version, header};
 use serde_json::json;
 
-use super::recorder::{Recorder, Step};
+use super::recorder::{DecisionStep, Recorder};
 use crate::error_response::ProxyError;
 use crate::settings::Settings;
 
@@ -28,13 +28,13 @@ pub(crate) struct HeadView<'a> {
 }
 
 /// Whom a head names.
-pub(crate) struct Named<'a> {
+pub(crate) struct NamedTarget<'a> {
     pub(crate) parsed: Result<ParsedRequest<'a>, BadRequest>,
     /// It is for `routing.control_plane`.
     pub(crate) control_plane: bool,
 }
 
-impl<'a> Named<'a> {
+impl<'a> NamedTarget<'a> {
     /// Reads it, before anything may refuse the request, so that log and response can say it.
     pub(crate) fn read(head: &RequestHead<'a>, settings: &Settings) -> Self {
         let parsed = parse_request(head, &settings.rules);
@@ -51,7 +51,7 @@ impl<'a> Named<'a> {
 /// Why it is refused.
 pub(crate) fn check(
     view: &HeadView<'_>,
-    named: &Named<'_>,
+    named: &NamedTarget<'_>,
     settings: &Settings,
     rate_allows: impl FnOnce() -> bool,
     recorder: &mut impl Recorder,
@@ -64,11 +64,11 @@ pub(crate) fn check(
     check_size(view, settings, recorder)?;
     let method = view.head.method;
     if matches!(*method, Method::TRACE | Method::CONNECT) {
-        recorder.stopped(Step::Head, || format!("{method} is not forwarded"));
+        recorder.stopped(DecisionStep::Head, || format!("{method} is not forwarded"));
         return Err(ProxyError::MethodNotAllowed);
     }
     if !view.sound {
-        recorder.stopped(Step::Head, || "the head is malformed");
+        recorder.stopped(DecisionStep::Head, || "the head is malformed");
         return Err(ProxyError::BadRequest);
     }
     check_named(view, named, recorder)?;
@@ -76,7 +76,8 @@ pub(crate) fn check(
     if let (Some(limit), Some(length)) = (*settings.limits.body, view.content_length)
         && length > limit
     {
-        recorder.stopped(Step::Head, || format!("the body has {length} bytes; limits.body is {limit}"));
+        recorder
+            .stopped(DecisionStep::Head, || format!("the body has {length} bytes; limits.body is {limit}"));
         return Err(ProxyError::BodyTooLarge);
     }
     Ok(())
@@ -91,7 +92,7 @@ fn check_size(
     let (head, limits) = (&view.head, &settings.limits);
     let length = head.target.len();
     if length > limits.target {
-        recorder.stopped(Step::Head, || {
+        recorder.stopped(DecisionStep::Head, || {
             format!("the target has {length} bytes; limits.target is {}", limits.target)
         });
         return Err(ProxyError::TargetTooLong);
@@ -103,7 +104,7 @@ fn check_size(
     // On HTTP/2 the authority stands for Host, which counts.
     let authority = usize::from(head.authority.is_some() && !head.headers.contains_key(header::HOST));
     if crumbs > COOKIE_CRUMBS || bytes > limits.head || headers + authority > limits.headers {
-        recorder.stopped(Step::Head, || {
+        recorder.stopped(DecisionStep::Head, || {
             format!(
                 "{bytes} bytes and {} headers; limits.head and limits.headers allow less",
                 headers + authority
@@ -115,9 +116,9 @@ fn check_size(
 }
 
 /// Tells of a sandbox that the head names. It was read before anything could refuse the request.
-fn tell_of_sandbox(view: &HeadView<'_>, named: &Named<'_>, recorder: &mut impl Recorder) {
+fn tell_of_sandbox(view: &HeadView<'_>, named: &NamedTarget<'_>, recorder: &mut impl Recorder) {
     if let Ok(ParsedRequest { target: Some(target), .. }) = &named.parsed {
-        recorder.passed(Step::Target, || {
+        recorder.passed(DecisionStep::Target, || {
             let form = target.form.as_str();
             (
                 format!("sandbox {}, port {}, named by {form}", target.id, target.port),
@@ -133,7 +134,7 @@ fn tell_of_sandbox(view: &HeadView<'_>, named: &Named<'_>, recorder: &mut impl R
 /// Whether the head names a sandbox or the control plane.
 fn check_named(
     view: &HeadView<'_>,
-    named: &Named<'_>,
+    named: &NamedTarget<'_>,
     recorder: &mut impl Recorder,
 ) -> Result<(), ProxyError> {
     let values = || json!({ "host": host_of(&view.head) });
@@ -141,11 +142,11 @@ fn check_named(
         Ok(read) if read.target.is_some() => Ok(()),
         Ok(_) if named.control_plane => {
             let says = "names no sandbox, and the host is one of routing.control_plane";
-            recorder.passed(Step::Target, || (says.to_owned(), values()));
+            recorder.passed(DecisionStep::Target, || (says.to_owned(), values()));
             Ok(())
         }
         Ok(_) => {
-            recorder.stopped(Step::Target, || {
+            recorder.stopped(DecisionStep::Target, || {
                 let says = format!(
                     "{}: a host is <port>-<sandbox-id>.<domain>, a path /sandbox/<sandbox-id>/<port>/, headers \
                      are E2b-Sandbox-Id and E2b-Sandbox-Port",
@@ -156,7 +157,7 @@ fn check_named(
             Err(ProxyError::BadTarget)
         }
         Err(error) => {
-            recorder.stopped(Step::Target, || (error.to_string(), values()));
+            recorder.stopped(DecisionStep::Target, || (error.to_string(), values()));
             Err(error_of(error))
         }
     }
@@ -165,7 +166,7 @@ fn check_named(
 /// The control routes of envd, which are for `routing.envd_control_from` only.
 fn check_envd_route(
     view: &HeadView<'_>,
-    named: &Named<'_>,
+    named: &NamedTarget<'_>,
     settings: &Settings,
     recorder: &mut impl Recorder,
 ) -> Result<(), ProxyError> {
@@ -177,10 +178,10 @@ fn check_envd_route(
     }
     let Some(path) = envd_control_route(&target.upstream_target(origin_form)) else { return Ok(()) };
     if allowed {
-        recorder.passed(Step::Envd, || format!("{path} is a control route, open to everyone"));
+        recorder.passed(DecisionStep::Envd, || format!("{path} is a control route, open to everyone"));
         return Ok(());
     }
-    recorder.stopped(Step::Envd, || {
+    recorder.stopped(DecisionStep::Envd, || {
         let peers = settings.envd_control_from.iter().flatten().map(ToString::to_string);
         let peers: Vec<String> = peers.collect();
         let says = format!("{path} is a control route, for peers in routing.envd_control_from only");

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// A step of the pipeline, in the order in which they are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum DecisionStep {
     /// Whom the head names.
     Target,
     /// The limits of a head, its method and its framing.
@@ -25,43 +25,43 @@ pub(crate) enum Step {
     Breaker,
 }
 
-impl Step {
+impl DecisionStep {
     /// The word in the output of `explain`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Step::Target => "target",
-            Step::Head => "head",
-            Step::Envd => "envd",
-            Step::Record => "record",
-            Step::Token => "token",
-            Step::Limits => "limits",
-            Step::Gate => "gate",
-            Step::Route => "route",
-            Step::Breaker => "breaker",
+            DecisionStep::Target => "target",
+            DecisionStep::Head => "head",
+            DecisionStep::Envd => "envd",
+            DecisionStep::Record => "record",
+            DecisionStep::Token => "token",
+            DecisionStep::Limits => "limits",
+            DecisionStep::Gate => "gate",
+            DecisionStep::Route => "route",
+            DecisionStep::Breaker => "breaker",
         }
     }
 }
 
 /// Words and values for people.
-pub(crate) struct Told {
+pub(crate) struct StepText {
     pub(crate) says: String,
     /// An object, or null.
     pub(crate) values: Value,
 }
 
-impl From<&str> for Told {
+impl From<&str> for StepText {
     fn from(says: &str) -> Self {
         says.to_owned().into()
     }
 }
 
-impl From<String> for Told {
+impl From<String> for StepText {
     fn from(says: String) -> Self {
         Self { says, values: Value::Null }
     }
 }
 
-impl From<(String, Value)> for Told {
+impl From<(String, Value)> for StepText {
     fn from((says, values): (String, Value)) -> Self {
         Self { says, values }
     }
@@ -70,10 +70,10 @@ impl From<(String, Value)> for Told {
 /// Is told of each step. What it is told is made only where somebody listens.
 pub(crate) trait Recorder: Send {
     /// The request goes on behind `step`.
-    fn passed<T: Into<Told>>(&mut self, step: Step, told: impl FnOnce() -> T);
+    fn passed<T: Into<StepText>>(&mut self, step: DecisionStep, told: impl FnOnce() -> T);
 
     /// The request ends at `step`.
-    fn stopped<T: Into<Told>>(&mut self, step: Step, told: impl FnOnce() -> T);
+    fn stopped<T: Into<StepText>>(&mut self, step: DecisionStep, told: impl FnOnce() -> T);
 }
 
 /// Nobody listens: the request path.
@@ -81,8 +81,8 @@ pub(crate) struct Unrecorded;
 
 impl Recorder for Unrecorded {
     #[inline]
-    fn passed<T: Into<Told>>(&mut self, _: Step, _: impl FnOnce() -> T) {}
+    fn passed<T: Into<StepText>>(&mut self, _: DecisionStep, _: impl FnOnce() -> T) {}
 
     #[inline]
-    fn stopped<T: Into<Told>>(&mut self, _: Step, _: impl FnOnce() -> T) {}
+    fn stopped<T: Into<StepText>>(&mut self, _: DecisionStep, _: impl FnOnce() -> T) {}
 }

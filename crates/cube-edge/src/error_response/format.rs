@@ -7,7 +7,7 @@ use crate::proxy::media_type::{essence, is_grpc};
 
 /// The shape of a response, as far as the request decides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Shape {
+pub(super) enum BodyFormat {
     /// JSON.
     #[default]
     Json,
@@ -44,7 +44,7 @@ pub struct ResponseFormat {
     pub(super) preflight: Option<Preflight>,
     /// The origin of a preflight that may send credentials.
     pub(super) credentialed: Option<HeaderValue>,
-    pub(super) shape: Shape,
+    pub(super) shape: BodyFormat,
     pub(super) sandbox: Option<(SandboxId, Port)>,
     pub(super) request_id: Option<HeaderValue>,
 }
@@ -140,9 +140,9 @@ fn is_token(text: &[u8]) -> bool {
 }
 
 /// gRPC comes before Connect, Connect before a page, a page before JSON.
-fn shape(headers: &HeaderMap) -> Shape {
+fn shape(headers: &HeaderMap) -> BodyFormat {
     if is_grpc(headers) {
-        return Shape::Grpc;
+        return BodyFormat::Grpc;
     }
     if headers.get("connect-protocol-version").is_some_and(|version| version.as_bytes().trim_ascii() == b"1")
     {
@@ -151,9 +151,9 @@ fn shape(headers: &HeaderMap) -> Shape {
         return ["application/connect+json", "application/connect+proto"]
             .into_iter()
             .find(|kind| content_type.eq_ignore_ascii_case(kind.as_bytes()))
-            .map_or(Shape::ConnectUnary, Shape::ConnectStream);
+            .map_or(BodyFormat::ConnectUnary, BodyFormat::ConnectStream);
     }
-    if navigates(headers) { Shape::Page } else { Shape::Json }
+    if navigates(headers) { BodyFormat::Page } else { BodyFormat::Json }
 }
 
 /// Whether a browser navigates to read something.

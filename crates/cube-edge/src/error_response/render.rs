@@ -7,8 +7,8 @@ use pingora::Result;
 use pingora::http::ResponseHeader;
 use serde_json::{Map, Value, json};
 
-use super::format::{Preflight, ResponseFormat, Shape};
-use super::table::{Message, ProxyError, Reason};
+use super::format::{BodyFormat, Preflight, ResponseFormat};
+use super::table::{E2bMessage, ProxyError, Reason};
 use super::{Dialect, Settings, html};
 use crate::retcode::Retcode;
 
@@ -67,7 +67,7 @@ pub fn render(error: ProxyError, format: &ResponseFormat, settings: Settings) ->
     };
     let content = match &format.preflight {
         Some(Preflight::Asks { method, headers }) => allowed(method, headers.as_ref()),
-        _ => Content::of(shown, format, settings),
+        _ => ResponseContent::of(shown, format, settings),
     };
     let no_body = content.status == StatusCode::NO_CONTENT;
 
@@ -110,14 +110,14 @@ pub fn render(error: ProxyError, format: &ResponseFormat, settings: Settings) ->
 }
 
 /// What differs between the shapes of a response.
-struct Content {
+struct ResponseContent {
     status: StatusCode,
     kind: &'static str,
     body: Bytes,
     extra: Vec<Header>,
 }
 
-impl Content {
+impl ResponseContent {
     fn of(error: ProxyError, format: &ResponseFormat, settings: Settings) -> Self {
         let dialect = settings.dialect;
         let number = error.status(dialect);
@@ -125,14 +125,14 @@ impl Content {
         let new = |kind, body: String| Self { status, kind, body: body.into(), extra: Vec::new() };
         let message = error.message(format.sandbox.is_some());
         match (format.shape, dialect) {
-            (Shape::Grpc, _) => {
+            (BodyFormat::Grpc, _) => {
                 let sentence = match dialect {
                     Dialect::Cube => error.text().into(),
                     Dialect::E2b => message.sentence(),
                 };
                 grpc(error.grpc_status(), &sentence)
             }
-            (Shape::Page, _) => {
+            (BodyFormat::Page, _) => {
                 // Masked, nothing tells a sandbox that is there from one that is not.
                 let masked = settings.mask_existence && error.retcode() == Retcode::NoRoute;
                 let body = html::page(status, if masked { ProxyError::NoRecord } else { error }, format);
@@ -143,22 +143,22 @@ impl Content {
                 }
             }
             (_, Dialect::Cube) => new(JSON, format!("{{\"error\":\"{}\"}}\n", error.text())),
-            (Shape::ConnectUnary, Dialect::E2b) => {
+            (BodyFormat::ConnectUnary, Dialect::E2b) => {
                 new(JSON, connect_error(error.connect_code(), &message.sentence()).to_string())
             }
-            (Shape::ConnectStream(kind), Dialect::E2b) => {
+            (BodyFormat::ConnectStream(kind), Dialect::E2b) => {
                 connect_end(kind, &connect_error(error.connect_code(), &message.sentence()))
             }
-            (Shape::Json, Dialect::E2b) => new(JSON_UTF8, e2b(number, message, format).to_string()),
+            (BodyFormat::Json, Dialect::E2b) => new(JSON_UTF8, e2b(number, message, format).to_string()),
         }
     }
 }
 
 /// The body of the `e2b` dialect, its keys in order.
-fn e2b(status: u16, message: Message, format: &ResponseFormat) -> Value {
+fn e2b(status: u16, message: E2bMessage, format: &ResponseFormat) -> Value {
     let mut body = Map::new();
     let mut put = |key: &str, value: Value| body.insert(key.into(), value);
-    if let Message::Control(path) = message {
+    if let E2bMessage::Control(path) = message {
         put("message", message.sentence().into());
         put("path", path.into());
         put("code", status.into());
@@ -168,18 +168,18 @@ fn e2b(status: u16, message: Message, format: &ResponseFormat) -> Value {
         put("sandboxId", id.as_str().into());
     }
     put("message", message.sentence().into());
-    if let (Message::NotOpen, Some((_, port))) = (message, &format.sandbox) {
+    if let (E2bMessage::NotOpen, Some((_, port))) = (message, &format.sandbox) {
         put("port", port.get().into());
     }
     put("code", status.into());
-    if let Message::TooMany(limit) = message {
+    if let E2bMessage::TooMany(limit) = message {
         put("connectionLimit", limit.into());
     }
     body.into()
 }
 
 /// The 204 of a preflight that the proxy responds itself.
-fn allowed(method: &HeaderValue, asked: Option<&HeaderValue>) -> Content {
+fn allowed(method: &HeaderValue, asked: Option<&HeaderValue>) -> ResponseContent {
     let mut extra = vec![("Access-Control-Allow-Methods", method.clone())];
     if let Some(asked) = asked {
         extra.push(("Access-Control-Allow-Headers", asked.clone()));
@@ -187,11 +187,11 @@ fn allowed(method: &HeaderValue, asked: Option<&HeaderValue>) -> Content {
     extra.push(("Access-Control-Max-Age", HeaderValue::from_static("5")));
     let vary = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers";
     extra.push(("Vary", HeaderValue::from_static(vary)));
-    Content { status: StatusCode::NO_CONTENT, kind: "", body: Bytes::new(), extra }
+    ResponseContent { status: StatusCode::NO_CONTENT, kind: "", body: Bytes::new(), extra }
 }
 
 /// A gRPC response of the kind "Trailers-Only": its status is in the one header block there is.
-fn grpc(code: &'static str, message: &str) -> Content {
+fn grpc(code: &'static str, message: &str) -> ResponseContent {
     // What the gRPC wire format leaves as it is: printable ASCII but for the percent sign.
     const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
     let message = utf8_percent_encode(message, ENCODED).to_string();
@@ -199,7 +199,7 @@ fn grpc(code: &'static str, message: &str) -> Content {
     if let Ok(message) = HeaderValue::try_from(message) {
         extra.push(("grpc-message", message));
     }
-    Content { status: StatusCode::OK, kind: GRPC, body: Bytes::new(), extra }
+    ResponseContent { status: StatusCode::OK, kind: GRPC, body: Bytes::new(), extra }
 }
 
 /// `{"code":...,"message":...}` of the Connect protocol.
@@ -208,12 +208,12 @@ fn connect_error(code: &str, message: &str) -> Value {
 }
 
 /// The one frame that ends a Connect stream with an error.
-fn connect_end(kind: &'static str, error: &Value) -> Content {
+fn connect_end(kind: &'static str, error: &Value) -> ResponseContent {
     let error = json!({ "error": error }).to_string();
     let length = u32::try_from(error.len()).unwrap_or(u32::MAX);
     let mut body = Vec::with_capacity(5 + error.len());
     body.push(2);
     body.extend_from_slice(&length.to_be_bytes());
     body.extend_from_slice(error.as_bytes());
-    Content { status: StatusCode::OK, kind, body: body.into(), extra: Vec::new() }
+    ResponseContent { status: StatusCode::OK, kind, body: body.into(), extra: Vec::new() }
 }

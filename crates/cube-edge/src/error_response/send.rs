@@ -10,7 +10,7 @@ use pingora::proxy::Session;
 use super::format::ResponseFormat;
 use super::render::render;
 use super::table::ProxyError;
-use crate::proxy::context::{Context, Outcome};
+use crate::proxy::context::{Context, RequestOutcome};
 
 /// Sends the response to `error` in the form that the request asks for, and notes it for the log.
 pub(crate) async fn respond_with_error(
@@ -35,7 +35,7 @@ pub(crate) async fn respond_with_error(
     } else {
         (own.log_retcode, own.reason)
     };
-    ctx.outcome = Some(Outcome { status, retcode, reason });
+    ctx.outcome = Some(RequestOutcome { status, retcode, reason });
     let head = own.head(ctx.request_id.clone())?;
     send(session, ctx, head, own.body).await
 }

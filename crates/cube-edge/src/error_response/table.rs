@@ -26,7 +26,7 @@ struct Row {
     cube_text: &'static str,
     e2b_status: u16,
     e2b: E2b,
-    page: Page,
+    page: PageSource,
 }
 
 /// What the `e2b` dialect says of an error.
@@ -50,7 +50,7 @@ enum E2b {
 /// What a browser's page says of an error: what happened, and what to do. Nothing in it has a character
 /// that HTML minds.
 #[derive(Debug)]
-enum Page {
+enum PageSource {
     Says(&'static str, &'static str),
     /// The title has the number of the port between its two parts, where a port is named.
     Port(&'static str, &'static str, &'static str),
@@ -135,7 +135,7 @@ macro_rules! errors {
                             cube_text: $cube_text,
                             e2b_status: $e2b_status,
                             e2b: E2b::$e2b $(($e2b_text))?,
-                            page: Page::$page($($page_text),*),
+                            page: PageSource::$page($($page_text),*),
                         }
                     },)*
                 }
@@ -582,7 +582,7 @@ impl Reason {
 
 /// A message of the `e2b` dialect: one of the bodies that its SDKs classify, or words of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum E2bMessage {
     /// "The sandbox was not found".
     NotFound,
     /// "The sandbox is running but port is not open", with the port.
@@ -595,21 +595,21 @@ pub(super) enum Message {
     Text(&'static str),
 }
 
-impl Message {
+impl E2bMessage {
     /// The message as a sentence.
     pub(super) fn sentence(self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
-            Message::NotFound => "The sandbox was not found",
-            Message::NotOpen => "The sandbox is running but port is not open",
-            Message::TooMany(limit) => {
+            E2bMessage::NotFound => "The sandbox was not found",
+            E2bMessage::NotOpen => "The sandbox is running but port is not open",
+            E2bMessage::TooMany(limit) => {
                 return Cow::Owned(format!(
                     "The sandbox has too many concurrent incoming connections (limit: {limit})"
                 ));
             }
-            Message::Control(_) => {
+            E2bMessage::Control(_) => {
                 "This endpoint is reserved for the control plane and is not reachable through the sandbox URL"
             }
-            Message::Text(text) => text,
+            E2bMessage::Text(text) => text,
         })
     }
 }
@@ -668,18 +668,18 @@ impl ProxyError {
 
     /// What the `e2b` dialect says; `named` is whether the request names a sandbox. Without one it is the
     /// control plane that was called.
-    pub(super) fn message(self, named: bool) -> Message {
+    pub(super) fn message(self, named: bool) -> E2bMessage {
         match (&self.row().e2b, self) {
-            (E2b::NotFound, _) => Message::NotFound,
-            (E2b::NotOpen, _) if named || self.row().code != Retcode::Unreachable => Message::NotOpen,
-            (E2b::NotOpen, _) => Message::Text("The upstream cannot be reached."),
-            (E2b::NotInTime, _) if named => Message::Text("The sandbox did not answer in time."),
-            (E2b::NotInTime, _) => Message::Text("The upstream did not answer in time."),
-            (E2b::TooMany, ProxyError::TooManyForSandbox { limit }) => Message::TooMany(limit),
-            (E2b::TooMany, _) => Message::TooMany(0),
-            (E2b::Control, ProxyError::EnvdControl { path }) => Message::Control(path),
-            (E2b::Control, _) => Message::Control(""),
-            (E2b::Text(text), _) => Message::Text(text),
+            (E2b::NotFound, _) => E2bMessage::NotFound,
+            (E2b::NotOpen, _) if named || self.row().code != Retcode::Unreachable => E2bMessage::NotOpen,
+            (E2b::NotOpen, _) => E2bMessage::Text("The upstream cannot be reached."),
+            (E2b::NotInTime, _) if named => E2bMessage::Text("The sandbox did not answer in time."),
+            (E2b::NotInTime, _) => E2bMessage::Text("The upstream did not answer in time."),
+            (E2b::TooMany, ProxyError::TooManyForSandbox { limit }) => E2bMessage::TooMany(limit),
+            (E2b::TooMany, _) => E2bMessage::TooMany(0),
+            (E2b::Control, ProxyError::EnvdControl { path }) => E2bMessage::Control(path),
+            (E2b::Control, _) => E2bMessage::Control(""),
+            (E2b::Text(text), _) => E2bMessage::Text(text),
         }
     }
 
@@ -712,8 +712,8 @@ impl ProxyError {
             };
         }
         match row.page {
-            Page::Says(title, advice) => PageText { title: Cow::Borrowed(title), advice },
-            Page::Port(before, after, advice) => {
+            PageSource::Says(title, advice) => PageText { title: Cow::Borrowed(title), advice },
+            PageSource::Port(before, after, advice) => {
                 let number = port.map(|port| format!(" {port}")).unwrap_or_default();
                 let after = if after.is_empty() { String::new() } else { format!(" {after}") };
                 PageText { title: Cow::Owned(format!("{before}{number}{after}")), advice }

@@ -11,7 +11,7 @@ use cube_sharded::Sharded;
 use parking_lot::Mutex;
 
 use crate::connection::{Conn, Downstream, Kill};
-use crate::limits::top_sandboxes::{Counts, TopSandbox, TopSandboxes, Turn, Watch};
+use crate::limits::top_sandboxes::{Counts, TopSandbox, TopSandboxes, Watch, WindowStep};
 
 const SHARDS: usize = 64;
 
@@ -196,12 +196,12 @@ impl ActiveRequests {
         found
     }
 
-    fn turn(&self, turn: Turn) {
+    fn turn(&self, turn: WindowStep) {
         for shard in &self.shards {
             match turn {
-                Turn::Clear => shard.lock().counts.clear(),
-                Turn::Next => shard.lock().counts.turn(),
-                Turn::Stay => return,
+                WindowStep::Clear => shard.lock().counts.clear(),
+                WindowStep::Next => shard.lock().counts.turn(),
+                WindowStep::Stay => return,
             }
         }
     }

@@ -24,7 +24,7 @@ const KEPT: u64 = 256;
 /// Upstream sockets beside the idle ones, with the smallest limit.
 const FEWEST_UPSTREAMS: u64 = 64;
 
-type Check = dyn Fn(&TcpSocket) -> Result<()> + Send + Sync;
+type SocketCheck = dyn Fn(&TcpSocket) -> Result<()> + Send + Sync;
 
 /// The ceilings of one process.
 pub(crate) struct Descriptors {
@@ -34,7 +34,7 @@ pub(crate) struct Descriptors {
     upstreams: Arc<Upstreams>,
     /// `upstreams` as Pingora asks it. Made once: each request hands Pingora one, whether or not
     /// a connection is made for it.
-    check: Arc<Check>,
+    check: Arc<SocketCheck>,
     /// Upstream connections that failed on this side for another reason than the ceiling.
     failed: AtomicU64,
 }
@@ -117,7 +117,7 @@ impl Descriptors {
     }
 
     /// [`Descriptors::check_upstream`] as Pingora calls it between opening and connecting.
-    pub(crate) fn upstream_check(&self) -> Arc<Check> {
+    pub(crate) fn upstream_check(&self) -> Arc<SocketCheck> {
         Arc::clone(&self.check)
     }
 

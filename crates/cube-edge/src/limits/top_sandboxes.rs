@@ -82,7 +82,7 @@ struct Windows {
 
 /// What a look, or a request after the last one, has to do first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum WindowStep {
     /// Forget what was counted.
     Clear,
     /// Begin a new window.
@@ -107,7 +107,7 @@ impl Watch {
     }
 
     /// Whether a request is to be counted; the error says that this was found to be over just now.
-    pub(crate) fn counts(&self) -> Result<bool, Turn> {
+    pub(crate) fn counts(&self) -> Result<bool, WindowStep> {
         let until = self.until.load(Ordering::Relaxed);
         if until == 0 {
             return Ok(false);
@@ -116,24 +116,24 @@ impl Watch {
             return Ok(true);
         }
         let first = self.until.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if first { Err(Turn::Clear) } else { Ok(false) }
+        if first { Err(WindowStep::Clear) } else { Ok(false) }
     }
 
     /// Notes a look at `now`: what is to be done with the counts, and the time that they cover then.
-    pub(crate) fn look(&self, now: Instant) -> (Turn, Duration) {
+    pub(crate) fn look(&self, now: Instant) -> (WindowStep, Duration) {
         let until = self.millis(now + ATTENTION);
         let before = self.until.swap(until, Ordering::Relaxed);
         let mut windows = self.windows.lock();
         if before <= self.millis(now) {
             *windows = Windows { previous: now, current: now };
-            return (Turn::Clear, Duration::ZERO);
+            return (WindowStep::Clear, Duration::ZERO);
         }
         let turn = now.saturating_duration_since(windows.current) >= WINDOW;
         if turn {
             *windows = Windows { previous: windows.current, current: now };
         }
         let covered = now.saturating_duration_since(windows.previous);
-        (if turn { Turn::Next } else { Turn::Stay }, covered)
+        (if turn { WindowStep::Next } else { WindowStep::Stay }, covered)
     }
 
     fn millis(&self, at: Instant) -> u64 {
@@ -154,10 +154,10 @@ mod tests {
         let watch = Watch::new();
         assert_eq!(watch.counts(), Ok(false));
         let begin = Instant::now();
-        assert_eq!(watch.look(begin), (Turn::Clear, Duration::ZERO));
+        assert_eq!(watch.look(begin), (WindowStep::Clear, Duration::ZERO));
         assert_eq!(watch.counts(), Ok(true));
         watch.until.store(1, Ordering::Relaxed);
-        assert_eq!(watch.counts(), Err(Turn::Clear));
+        assert_eq!(watch.counts(), Err(WindowStep::Clear));
         assert_eq!(watch.counts(), Ok(false));
     }
 
@@ -168,12 +168,12 @@ mod tests {
         watch.look(begin);
         let at = |secs| watch.look(begin + Duration::from_secs(secs));
         let secs = Duration::from_secs;
-        assert_eq!(at(2), (Turn::Stay, secs(2)));
-        assert_eq!(at(3), (Turn::Next, secs(3)));
-        assert_eq!(at(5), (Turn::Stay, secs(5)));
-        assert_eq!(at(6), (Turn::Next, secs(3)));
-        assert_eq!(at(60), (Turn::Next, secs(54)));
-        assert_eq!(at(60 + 91), (Turn::Clear, Duration::ZERO));
+        assert_eq!(at(2), (WindowStep::Stay, secs(2)));
+        assert_eq!(at(3), (WindowStep::Next, secs(3)));
+        assert_eq!(at(5), (WindowStep::Stay, secs(5)));
+        assert_eq!(at(6), (WindowStep::Next, secs(3)));
+        assert_eq!(at(60), (WindowStep::Next, secs(54)));
+        assert_eq!(at(60 + 91), (WindowStep::Clear, Duration::ZERO));
     }
 
     #[test]

@@ -170,7 +170,7 @@ impl EdgeMetrics {
         )?;
         let build = make.gauges("build_info", "The version that runs; always 1.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        registry.register(Box::new(process::Process::new()?))?;
+        registry.register(Box::new(process::ProcessMetrics::new()?))?;
         let simple = SimpleMetrics::new(&make)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         simple.service_started.set(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));

@@ -11,13 +11,13 @@ use prometheus::{Counter, Opts};
 const CPU: &str = "process_cpu_seconds_total";
 
 /// Of this process.
-pub(super) struct Process {
+pub(super) struct ProcessMetrics {
     others: ProcessCollector,
     /// Held from the look at the clock to the sum: two scrapes at a time would add the same time twice.
     cpu: Mutex<Counter>,
 }
 
-impl Process {
+impl ProcessMetrics {
     pub(super) fn new() -> prometheus::Result<Self> {
         let opts = Opts::new(CPU, "Total user and system CPU time spent in seconds.");
         Ok(Self { others: ProcessCollector::for_self(), cpu: Mutex::new(Counter::with_opts(opts)?) })
@@ -32,7 +32,7 @@ fn cpu_seconds() -> f64 {
     time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9
 }
 
-impl Collector for Process {
+impl Collector for ProcessMetrics {
     fn desc(&self) -> Vec<&Desc> {
         self.others.desc()
     }
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn cpu_time_is_finer_than_seconds_and_the_others_are_there() {
         let registry = prometheus::Registry::new();
-        registry.register(Box::new(Process::new().unwrap())).unwrap();
+        registry.register(Box::new(ProcessMetrics::new().unwrap())).unwrap();
         let families = registry.gather();
         let names: Vec<_> = families.iter().map(MetricFamily::name).collect();
         assert!(names.contains(&"process_open_fds") && names.contains(&"process_resident_memory_bytes"));

@@ -84,13 +84,13 @@ pub struct Processes {
     registry: Registry,
     /// When this process was started, milliseconds of the steady clock.
     started: u64,
-    known: Mutex<Known>,
+    known: Mutex<KnownProcesses>,
     /// Changes when a link begins or ends.
     links: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownProcesses {
     /// What processes counted that are gone.
     gone: Counted,
     draining: Vec<Draining>,
@@ -143,7 +143,7 @@ fn began(pid: u32) -> Option<u64> {
     Some(ticks.saturating_mul(TICK))
 }
 
-impl Known {
+impl KnownProcesses {
     /// Moves what processes counted that are gone to the one sum. One that is not known to be gone
     /// may link again and say all of it anew, so it stays apart.
     fn settle(&mut self) {

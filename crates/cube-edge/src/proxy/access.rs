@@ -21,7 +21,7 @@ use crate::decision::access::{
 use crate::decision::recorder::{Recorder, Unrecorded};
 use crate::error_response::{ProxyError, is_preflight};
 use crate::limits::active_requests::{ActiveRequest, EndReason};
-use crate::proxy::context::{Context, Destination, Sandbox};
+use crate::proxy::context::{AdmittedSandbox, Context, Destination};
 use crate::proxy::preview_redirect::sends_to_log_in;
 use crate::proxy::rejection::Rejection;
 use crate::proxy::state::{ProxyState, header_text};
@@ -76,7 +76,7 @@ async fn check_access_from(
             preview: ctx.preview.as_deref(),
             may_redirect,
         };
-        let mut surroundings = UnderWay {
+        let mut surroundings = LiveSurroundings {
             state,
             settings: &settings,
             target: &target,
@@ -118,7 +118,7 @@ async fn check_access_from(
             }
         };
         ctx.masked_host = forward.masked_host;
-        ctx.destination = Destination::Sandbox(Sandbox {
+        ctx.destination = Destination::Sandbox(AdmittedSandbox {
             entry: forward.entry,
             route: forward.route,
             permit: forward.permit,
@@ -177,7 +177,7 @@ async fn hold(
 }
 
 /// The steps as a request takes them.
-struct UnderWay<'a> {
+struct LiveSurroundings<'a> {
     state: &'a ProxyState,
     settings: &'a Settings,
     target: &'a SandboxTarget,
@@ -191,7 +191,7 @@ struct UnderWay<'a> {
     may_be_held: bool,
 }
 
-impl Surroundings for UnderWay<'_> {
+impl Surroundings for LiveSurroundings<'_> {
     type Permit = DialPermit;
 
     async fn record(&mut self, _: &mut impl Recorder) -> Result<Arc<RouteEntry>, ProxyError> {

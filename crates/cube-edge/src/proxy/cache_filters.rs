@@ -17,25 +17,25 @@ use crate::proxy::fail_to_proxy;
 use crate::proxy::state::ProxyState;
 use crate::response_cache::CacheUse;
 use crate::response_cache::cacheability::{Selecting, storable};
-use crate::response_cache::key::Parts;
+use crate::response_cache::key::KeyParts;
 use crate::response_cache::metrics::Fill;
-use crate::response_cache::miss_handler::{Plan, Taken};
-use crate::response_cache::request::{Asking, Wish, wish};
-use crate::response_cache::storage::{STORAGE, Ticket, meta};
+use crate::response_cache::miss_handler::{Plan, ReservedRoom};
+use crate::response_cache::request::{CacheDemand, RequestFacts, cache_demand};
+use crate::response_cache::storage::{KeyExtension, STORAGE, meta};
 use crate::response_cache::store::size_of_head;
 
 /// May the request use the cache? Called when everything else is decided (routing.md, "Order of decisions").
 pub(crate) fn consult_cache(state: &ProxyState, session: &mut Session, ctx: &mut Context) {
     let Some(cache) = &state.response_cache else { return };
-    let Some(wish) = cache_wish(session, ctx) else {
+    let Some(demand) = demand_of(session, ctx) else {
         cache.metrics.bypassed.inc();
         return;
     };
-    ctx.cache_use = CacheUse::Asks(wish);
+    ctx.cache_use = CacheUse::Asks(demand);
     session.cache.enable(&STORAGE, None, None, None, None);
 }
 
-fn cache_wish(session: &mut Session, ctx: &Context) -> Option<Wish> {
+fn demand_of(session: &mut Session, ctx: &Context) -> Option<CacheDemand> {
     if ctx.upgrade || ctx.upgrade_named || ctx.grpc || ctx.preview.is_some() {
         return None;
     }
@@ -45,7 +45,7 @@ fn cache_wish(session: &mut Session, ctx: &Context) -> Option<Wish> {
     };
     let bodyless = session.is_body_empty();
     let request = session.req_header();
-    wish(&Asking {
+    cache_demand(&RequestFacts {
         method: &request.method,
         headers: &request.headers,
         target,
@@ -69,7 +69,7 @@ fn scheme_of(session: &Session, ctx: &Context) -> Option<&'static str> {
 fn key_of(session: &Session, ctx: &Context, scheme: &str) -> Option<Vec<u8>> {
     let (target, sandbox) = (ctx.target.as_ref()?, ctx.sandbox()?);
     let raw = session.req_header().raw_path();
-    let parts = Parts {
+    let parts = KeyParts {
         entry: &sandbox.entry,
         target,
         scheme,
@@ -96,7 +96,7 @@ fn drop_changed(state: &ProxyState, session: &Session, response: &ResponseHeader
 
 /// The key of the request, and what is stored under it.
 pub(crate) fn cache_key(state: &ProxyState, session: &Session, ctx: &mut Context) -> Result<CacheKey> {
-    let (Some(cache), CacheUse::Asks(wish)) = (&state.response_cache, std::mem::take(&mut ctx.cache_use))
+    let (Some(cache), CacheUse::Asks(demand)) = (&state.response_cache, std::mem::take(&mut ctx.cache_use))
     else {
         return Err(Error::new_in(ErrorType::InternalError));
     };
@@ -106,9 +106,10 @@ pub(crate) fn cache_key(state: &ProxyState, session: &Session, ctx: &mut Context
         return Err(Error::new_in(ErrorType::InternalError));
     };
     let client = session.req_header();
-    let found = wish.stored.then(|| cache.store.find(&key, &client.headers, &wish, Instant::now())).flatten();
+    let found =
+        demand.stored.then(|| cache.store.find(&key, &client.headers, &demand, Instant::now())).flatten();
     let life = (sandbox.entry.generation, sandbox.entry.revision);
-    let ticket = Ticket { cache: cache.clone(), entry: sandbox.entry.clone(), found: found.clone() };
+    let ticket = KeyExtension { cache: cache.clone(), entry: sandbox.entry.clone(), found: found.clone() };
     // What `forward` says of a request that goes upstream, the way back needs for a hit too.
     ctx.seen.forwarded_proto = scheme.map(HeaderValue::from_static);
     match found {
@@ -119,7 +120,7 @@ pub(crate) fn cache_key(state: &ProxyState, session: &Session, ctx: &mut Context
         }
         None => {
             cache.metrics.misses.inc();
-            ctx.cache_use = CacheUse::Missed { keep: wish.keep, life };
+            ctx.cache_use = CacheUse::Missed { keep: demand.keep, life };
         }
     }
     let mut key = CacheKey::new(key, "");
@@ -167,7 +168,7 @@ pub(crate) fn may_store(
     let selecting = Arc::new(Selecting::of(&session.req_header().headers, &storable.vary));
     // Pingora keeps one copy of the head, and so do we, until the response is in.
     let head = 2 * size_of_head(&response.headers) + selecting.size();
-    let Some(head) = Taken::new(cache, head) else {
+    let Some(head) = ReservedRoom::new(cache, head) else {
         cache.metrics.filled(Fill::NoRoom);
         return no("no room");
     };

@@ -20,7 +20,7 @@ use crate::limits::active_requests::{ActiveRequest, EndReason};
 use crate::metrics::{FormClass, GaugeGuard, RouteClass};
 use crate::preview::{Presented, PreviewResult, Right};
 use crate::proxy::http_upgrade::BodyEnd;
-use crate::proxy::retry::{Next, Tally};
+use crate::proxy::retry::{NextAttempt, Tally};
 use crate::proxy::state::ProxyState;
 use crate::response_cache::CacheUse;
 use crate::retcode::Retcode;
@@ -31,13 +31,13 @@ pub(crate) enum Destination {
     /// Not decided, or nowhere: the proxy responds itself.
     Nowhere,
     /// To a sandbox.
-    Sandbox(Sandbox),
+    Sandbox(AdmittedSandbox),
     /// To `routing.control_plane`.
     ControlPlane,
 }
 
 /// A sandbox that a request was judged fit for.
-pub(crate) struct Sandbox {
+pub(crate) struct AdmittedSandbox {
     pub(crate) entry: Arc<RouteEntry>,
     pub(crate) route: Route,
     pub(crate) permit: DialPermit,
@@ -45,14 +45,14 @@ pub(crate) struct Sandbox {
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Outcome {
+pub(crate) struct RequestOutcome {
     /// The status that counts: the response's, or the one it would have without gRPC or Connect.
     pub(crate) status: u16,
     pub(crate) retcode: Retcode,
     pub(crate) reason: Reason,
 }
 
-impl Outcome {
+impl RequestOutcome {
     /// The client left before the response began.
     pub(crate) const CLIENT_LEFT: Self =
         Self { status: 499, retcode: Retcode::ClientClosed, reason: Reason::ClientClosed };
@@ -98,14 +98,14 @@ pub struct Context {
     pub(crate) masked_as_unavailable: bool,
     pub(crate) resumed: bool,
     pub(crate) attempts: Attempts,
-    pub(crate) body: Body,
+    pub(crate) body: BodyBytes,
     /// What the response cache has to do with it.
     pub(crate) cache_use: CacheUse,
     /// When the sandbox's activity was stamped last; `None`: nothing was sent yet.
     pub(crate) stamped: Option<Instant>,
-    pub(crate) outcome: Option<Outcome>,
+    pub(crate) outcome: Option<RequestOutcome>,
     pub(crate) logged: bool,
-    pub(crate) seen: Seen,
+    pub(crate) seen: LoggedHead,
     pub(crate) gauges: Gauges,
     /// How long the request was held at the gate.
     pub(crate) held: Duration,
@@ -132,12 +132,12 @@ pub(crate) struct Attempts {
     /// What bounds further ones.
     pub(crate) tally: Tally,
     /// What the next attempt is.
-    pub(crate) next: Next,
+    pub(crate) next: NextAttempt,
 }
 
 /// Bodies, counted as they pass.
 #[derive(Debug, Default)]
-pub(crate) struct Body {
+pub(crate) struct BodyBytes {
     pub(crate) up: u64,
     /// How much of `up` is still to come a second time, for another upstream connection.
     pub(crate) replayed: u64,
@@ -150,7 +150,7 @@ pub(crate) struct Body {
 
 /// What the log shows of the request beside what is kept above; taken while the head is at hand.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct LoggedHead {
     pub(crate) real_ip: Option<std::net::IpAddr>,
     pub(crate) forwarded_for: Option<HeaderValue>,
     pub(crate) forwarded_proto: Option<HeaderValue>,
@@ -202,7 +202,7 @@ impl Context {
         }
     }
 
-    pub(crate) fn sandbox(&self) -> Option<&Sandbox> {
+    pub(crate) fn sandbox(&self) -> Option<&AdmittedSandbox> {
         match &self.destination {
             Destination::Sandbox(sandbox) => Some(sandbox),
             _ => None,

@@ -11,7 +11,7 @@ use crate::drain::Stage;
 use crate::error_response::ProxyError;
 use crate::error_response::Reason;
 use crate::limits::descriptors::OUT_OF_DESCRIPTORS;
-use crate::proxy::context::{Context, Outcome};
+use crate::proxy::context::{Context, RequestOutcome};
 use crate::proxy::preview_redirect::respond_or_send_to_log_in;
 use crate::proxy::state::ProxyState;
 
@@ -55,7 +55,7 @@ pub(crate) async fn respond_to_failure(
     let reason = match meaning {
         Meaning::ClientLeft if begun => Reason::ClientClosed,
         Meaning::ClientLeft => {
-            ctx.outcome = Some(Outcome::CLIENT_LEFT);
+            ctx.outcome = Some(RequestOutcome::CLIENT_LEFT);
             return over;
         }
         Meaning::Tell(error) if !begun => {

@@ -22,10 +22,10 @@ use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, Result};
 
-use crate::connection::{DOWNSTREAM, Phase};
+use crate::connection::{ConnectionPhase, DOWNSTREAM};
 use crate::metrics::RouteClass;
 use crate::proxy::cache_filters;
-use crate::proxy::context::{Attempts, Body, Context, Destination, Gauges, Seen};
+use crate::proxy::context::{Attempts, BodyBytes, Context, Destination, Gauges, LoggedHead};
 use crate::proxy::fail_to_proxy;
 use crate::proxy::logging;
 use crate::proxy::request_filter;
@@ -48,7 +48,7 @@ impl ProxyHttp for SandboxProxy {
         let state = self.0.clone();
         let downstream = DOWNSTREAM.try_with(Clone::clone).ok();
         let number = downstream.as_ref().map_or(0, |downstream| {
-            downstream.conn.set_phase(Phase::Open);
+            downstream.conn.set_phase(ConnectionPhase::Open);
             downstream.conn.next_request()
         });
         Box::new(Context {
@@ -77,12 +77,12 @@ impl ProxyHttp for SandboxProxy {
             masked_as_unavailable: false,
             resumed: false,
             attempts: Attempts::default(),
-            body: Body::default(),
+            body: BodyBytes::default(),
             cache_use: CacheUse::Not,
             stamped: None,
             outcome: None,
             logged: false,
-            seen: Seen::default(),
+            seen: LoggedHead::default(),
             gauges: Gauges::default(),
             held: Duration::ZERO,
         })

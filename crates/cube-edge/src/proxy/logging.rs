@@ -6,13 +6,13 @@ use bytes::Bytes;
 use http::{HeaderName, Version, header};
 use pingora::proxy::Session;
 
-use crate::access_log::{Entry, LineValues, Texts};
+use crate::access_log::{LineValues, LogEntry, Texts};
 use crate::connection::{Conn, Refuse, ip_value};
 use crate::drain::Stage;
 use crate::error_response::Reason;
 use crate::error_response::{ProxyError, ResponseFormat, render};
 use crate::metrics::{Finished, FormClass, MethodClass, RouteClass};
-use crate::proxy::context::{Context, Outcome};
+use crate::proxy::context::{Context, RequestOutcome};
 use crate::proxy::request_id;
 use crate::proxy::state::{ProxyState, header_text};
 use crate::retcode::Retcode;
@@ -66,7 +66,7 @@ fn write_access_log(
     state: &ProxyState,
     ctx: &Context,
     session: Option<&mut Session>,
-    outcome: Outcome,
+    outcome: RequestOutcome,
     took: Duration,
 ) {
     let Some(log) = &state.access_log else { return };
@@ -92,7 +92,7 @@ fn write_access_log(
         (None, _) => b"",
     };
     let scheme = conn.map(|conn| conn.protocol.scheme());
-    log.submit(&Entry {
+    log.submit(&LogEntry {
         texts: Texts {
             host: if ctx.host.is_empty() { header(&header::HOST) } else { &ctx.host },
             x_real_ip: real_ip,
@@ -146,7 +146,7 @@ pub(crate) fn stamp_activity(state: &ProxyState, ctx: &mut Context) {
 
 /// How a request ended, where nothing has said it yet. `dropped`: its task was, in the middle;
 /// `drained`: the time for draining is over.
-fn outcome(ctx: &Context, dropped: bool, drained: bool) -> Outcome {
+fn outcome(ctx: &Context, dropped: bool, drained: bool) -> RequestOutcome {
     if let Some(outcome) = ctx.outcome {
         return outcome;
     }
@@ -158,19 +158,19 @@ fn outcome(ctx: &Context, dropped: bool, drained: bool) -> Outcome {
             None if status >= 400 => Reason::UpstreamStatus,
             None => Reason::Ok,
         };
-        return Outcome { status, retcode: Retcode::Passed(status), reason };
+        return RequestOutcome { status, retcode: Retcode::Passed(status), reason };
     }
     match ended {
-        Some(error) => Outcome {
+        Some(error) => RequestOutcome {
             status: error.status(ctx.settings.answers.dialect),
             retcode: error.retcode(),
             reason: error.reason(),
         },
         // The task was dropped: with its connection (the client has left), or by a panic.
         None if std::thread::panicking() => {
-            Outcome { status: 500, retcode: Retcode::Internal, reason: Reason::Internal }
+            RequestOutcome { status: 500, retcode: Retcode::Internal, reason: Reason::Internal }
         }
-        None => Outcome::CLIENT_LEFT,
+        None => RequestOutcome::CLIENT_LEFT,
     }
 }
 
@@ -211,7 +211,7 @@ impl Refuse for ProxyState {
         });
         let id = request_id::new();
         if let Some(log) = &self.access_log {
-            log.submit(&Entry {
+            log.submit(&LogEntry {
                 texts: Texts {
                     x_real_ip: conn.peer_text().as_bytes(),
                     x_forwarded_for: conn.peer_text().as_bytes(),

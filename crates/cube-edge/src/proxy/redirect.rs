@@ -8,7 +8,7 @@ use pingora::{ErrorType, OrErr, Result};
 
 use crate::error_response::Reason;
 use crate::error_response::send::send;
-use crate::proxy::context::{Context, Outcome};
+use crate::proxy::context::{Context, RequestOutcome};
 use crate::retcode::Retcode;
 
 /// Such a response; it has no body.
@@ -41,6 +41,6 @@ pub(crate) async fn redirect(session: &mut Session, ctx: &mut Context, to: Redir
     }
     head.append_header("X-Cube-Retcode", retcode.wire())?;
     head.append_header("X-Cube-Request-Id", ctx.request_id.clone())?;
-    ctx.outcome = Some(Outcome { status, retcode, reason });
+    ctx.outcome = Some(RequestOutcome { status, retcode, reason });
     send(session, ctx, head, Bytes::new()).await
 }

@@ -11,13 +11,13 @@ use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 
 use crate::connection::{Downstream, Framing, ListenerProtocol, is_line_of};
-use crate::decision::head::{self, HeadView, Named};
+use crate::decision::head::{self, HeadView, NamedTarget};
 use crate::decision::recorder::Unrecorded;
 use crate::error_response::ProxyError;
 use crate::metrics::RouteClass;
 use crate::preview::{Presented, PreviewHead};
 use crate::proxy::access;
-use crate::proxy::context::{Context, Destination, Outcome};
+use crate::proxy::context::{Context, Destination, RequestOutcome};
 use crate::proxy::media_type::is_grpc;
 use crate::proxy::path_redirect;
 use crate::proxy::path_redirect::bare_path;
@@ -54,7 +54,7 @@ pub(crate) async fn filter_request(
             Ok(true)
         }
         Err(Rejection::ClientLeft) => {
-            ctx.outcome = Some(Outcome::CLIENT_LEFT);
+            ctx.outcome = Some(RequestOutcome::CLIENT_LEFT);
             Err(Error::new_down(ErrorType::ConnectionClosed))
         }
     }
@@ -117,7 +117,7 @@ fn check_head(state: &ProxyState, session: &mut Session, ctx: &mut Context) -> R
         sound: !misframed && !target_changed && well_framed(request),
         content_length: content_length(request),
     };
-    let named = Named::read(&view.head, &settings);
+    let named = NamedTarget::read(&view.head, &settings);
     if let Ok(read) = &named.parsed {
         ctx.host = Bytes::copy_from_slice(read.host.as_bytes());
         if read.origin_form.as_ref() != target.as_ref() {

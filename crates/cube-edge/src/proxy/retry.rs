@@ -19,7 +19,7 @@ const UNUSABLE_MOST: u8 = 2;
 
 /// What the next attempt is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Next {
+pub(crate) enum NextAttempt {
     /// The route that was decided on. For the control plane: the next of its addresses.
     #[default]
     Route,
@@ -67,7 +67,7 @@ pub(crate) enum Failure {
     /// There is an HTTP/2 connection, but it ends and takes no stream: nothing was sent.
     NoStream,
     /// The exchange broke after a connection was there.
-    Exchange(Exchange),
+    Exchange(BrokenExchange),
 }
 
 /// A connect that failed.
@@ -80,12 +80,12 @@ pub(crate) struct Connect {
     /// It failed on this side (no descriptor, no port): the record has nothing to do with it.
     pub(crate) own: bool,
     /// What was dialled.
-    pub(crate) upstream: Upstream,
+    pub(crate) upstream: UpstreamKind,
 }
 
 /// What a route leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Upstream {
+pub(crate) enum UpstreamKind {
     /// A sandbox, whose record may name another route by now.
     Sandbox,
     /// The control plane, whose name has so many addresses.
@@ -96,7 +96,7 @@ pub(crate) enum Upstream {
 
 /// An exchange that broke.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Exchange {
+pub(crate) struct BrokenExchange {
     /// The connection had served another request before.
     pub(crate) reused: bool,
     /// The connection ended under the request.
@@ -116,32 +116,32 @@ pub(crate) struct Exchange {
 }
 
 /// What follows a failure; `None`: nothing, the failure is what the client is told.
-pub(crate) fn next(failure: &Failure, tally: &Tally, now: Instant) -> Option<Next> {
+pub(crate) fn next(failure: &Failure, tally: &Tally, now: Instant) -> Option<NextAttempt> {
     match failure {
         Failure::Connect(connect) => after_connect(connect, tally, now),
-        Failure::NoStream => (tally.unusable < UNUSABLE_MOST).then_some(Next::Fresh),
-        Failure::Exchange(exchange) => may_send_again(exchange, tally).then_some(Next::Fresh),
+        Failure::NoStream => (tally.unusable < UNUSABLE_MOST).then_some(NextAttempt::Fresh),
+        Failure::Exchange(exchange) => may_send_again(exchange, tally).then_some(NextAttempt::Fresh),
     }
 }
 
-fn after_connect(connect: &Connect, tally: &Tally, now: Instant) -> Option<Next> {
+fn after_connect(connect: &Connect, tally: &Tally, now: Instant) -> Option<NextAttempt> {
     if connect.refused && tally.port_until.is_some_and(|until| now + PORT_PAUSE <= until) {
-        return Some(Next::Port);
+        return Some(NextAttempt::Port);
     }
     if !tally.has_a_route_left(now) {
         return None;
     }
     match connect.upstream {
-        Upstream::Sandbox => (!connect.own).then_some(Next::Reread(connect.error)),
+        UpstreamKind::Sandbox => (!connect.own).then_some(NextAttempt::Reread(connect.error)),
         // A name may have an address that leads nowhere (a family that is not served) beside one
         // that works.
-        Upstream::ControlPlane { addresses } => (addresses > 1).then_some(Next::Route),
-        Upstream::Nowhere => None,
+        UpstreamKind::ControlPlane { addresses } => (addresses > 1).then_some(NextAttempt::Route),
+        UpstreamKind::Nowhere => None,
     }
 }
 
 /// A request is sent again only where nothing can have happened twice.
-fn may_send_again(exchange: &Exchange, tally: &Tally) -> bool {
+fn may_send_again(exchange: &BrokenExchange, tally: &Tally) -> bool {
     let unprocessed = exchange.not_processed && exchange.body_kept;
     let repeatable = exchange.reused && exchange.died && exchange.idempotent && exchange.no_body_taken;
     (unprocessed || repeatable)
@@ -165,12 +165,13 @@ mod tests {
         error: ProxyError::ConnectTimeout,
         refused: false,
         own: false,
-        upstream: Upstream::Sandbox,
+        upstream: UpstreamKind::Sandbox,
     };
     const REFUSED: Connect = Connect { error: ProxyError::ConnectRefused, refused: true, ..SANDBOX };
-    const CONTROL_PLANE: Connect = Connect { upstream: Upstream::ControlPlane { addresses: 2 }, ..SANDBOX };
+    const CONTROL_PLANE: Connect =
+        Connect { upstream: UpstreamKind::ControlPlane { addresses: 2 }, ..SANDBOX };
     /// An idempotent request without a body, on a pooled connection that had died.
-    const DEAD: Exchange = Exchange {
+    const DEAD: BrokenExchange = BrokenExchange {
         reused: true,
         died: true,
         not_processed: false,
@@ -181,7 +182,7 @@ mod tests {
         sandbox_ended: false,
     };
     /// A gRPC call with a body on a new connection, which a GOAWAY left out.
-    const UNPROCESSED: Exchange = Exchange {
+    const UNPROCESSED: BrokenExchange = BrokenExchange {
         reused: false,
         died: true,
         not_processed: true,
@@ -199,7 +200,7 @@ mod tests {
 
     const FIRST: Case = Case { routes: 1, ms: 10, series: None };
 
-    fn after(connect: Connect, case: Case) -> Option<Next> {
+    fn after(connect: Connect, case: Case) -> Option<NextAttempt> {
         let first = Instant::now();
         let at = |ms| first + Duration::from_millis(ms);
         let tally = Tally {
@@ -213,8 +214,8 @@ mod tests {
 
     #[test]
     fn connecting() {
-        let reread = |connect: Connect| Some(Next::Reread(connect.error));
-        let one_address = Connect { upstream: Upstream::ControlPlane { addresses: 1 }, ..CONTROL_PLANE };
+        let reread = |connect: Connect| Some(NextAttempt::Reread(connect.error));
+        let one_address = Connect { upstream: UpstreamKind::ControlPlane { addresses: 1 }, ..CONTROL_PLANE };
         let own = Connect { error: ProxyError::OutOfDescriptors, own: true, ..SANDBOX };
         let rules = [
             ("a failed connect reads the record again", after(SANDBOX, FIRST), reread(SANDBOX)),
@@ -226,12 +227,12 @@ mod tests {
             (
                 "a series tries a refused port again",
                 after(REFUSED, Case { series: Some(1000), ..FIRST }),
-                Some(Next::Port),
+                Some(NextAttempt::Port),
             ),
             (
                 "its last try begins before its end",
                 after(REFUSED, Case { ms: 900, series: Some(1000), ..FIRST }),
-                Some(Next::Port),
+                Some(NextAttempt::Port),
             ),
             (
                 "after a series the record is read again",
@@ -243,11 +244,15 @@ mod tests {
                 after(SANDBOX, Case { series: Some(1000), ..FIRST }),
                 reread(SANDBOX),
             ),
-            ("the control plane's next address", after(CONTROL_PLANE, FIRST), Some(Next::Route)),
+            ("the control plane's next address", after(CONTROL_PLANE, FIRST), Some(NextAttempt::Route)),
             ("if it has one", after(one_address, FIRST), None),
             ("two of them at most", after(CONTROL_PLANE, Case { routes: 2, ..FIRST }), None),
             ("within 5 s as well", after(CONTROL_PLANE, Case { ms: 5000, ..FIRST }), None),
-            ("nothing leads nowhere", after(Connect { upstream: Upstream::Nowhere, ..SANDBOX }, FIRST), None),
+            (
+                "nothing leads nowhere",
+                after(Connect { upstream: UpstreamKind::Nowhere, ..SANDBOX }, FIRST),
+                None,
+            ),
         ];
         for (rule, decided, right) in rules {
             assert_eq!(decided, right, "{rule}");
@@ -262,7 +267,7 @@ mod tests {
         let failure = Failure::Connect(SANDBOX);
         assert_eq!(next(&failure, &tally, now), None);
         tally.restart();
-        assert_eq!(next(&failure, &tally, now), Some(Next::Reread(ProxyError::ConnectTimeout)));
+        assert_eq!(next(&failure, &tally, now), Some(NextAttempt::Reread(ProxyError::ConnectTimeout)));
         assert_eq!(tally.sent, 1, "what was sent stays sent");
     }
 
@@ -270,41 +275,51 @@ mod tests {
     fn sending() {
         let rules = [
             ("an idempotent request on a reused connection that died", DEAD, 1, true),
-            ("not on a new connection", Exchange { reused: false, ..DEAD }, 1, false),
-            ("not where the connection lives", Exchange { died: false, ..DEAD }, 1, false),
-            ("a POST is never sent again", Exchange { idempotent: false, ..DEAD }, 1, false),
-            ("nor what a body was taken of", Exchange { no_body_taken: false, ..DEAD }, 1, false),
-            ("nor after a byte of the response", Exchange { response_begun: true, ..DEAD }, 1, false),
+            ("not on a new connection", BrokenExchange { reused: false, ..DEAD }, 1, false),
+            ("not where the connection lives", BrokenExchange { died: false, ..DEAD }, 1, false),
+            ("a POST is never sent again", BrokenExchange { idempotent: false, ..DEAD }, 1, false),
+            ("nor what a body was taken of", BrokenExchange { no_body_taken: false, ..DEAD }, 1, false),
+            ("nor after a byte of the response", BrokenExchange { response_begun: true, ..DEAD }, 1, false),
             ("once", DEAD, 2, false),
-            ("not to a sandbox that has ended", Exchange { sandbox_ended: true, ..DEAD }, 1, false),
+            ("not to a sandbox that has ended", BrokenExchange { sandbox_ended: true, ..DEAD }, 1, false),
             ("a call that was not processed, with its body", UNPROCESSED, 1, true),
-            ("on a reused connection as well", Exchange { reused: true, ..UNPROCESSED }, 1, true),
+            ("on a reused connection as well", BrokenExchange { reused: true, ..UNPROCESSED }, 1, true),
             (
                 "not where its body was too long to keep",
-                Exchange { body_kept: false, ..UNPROCESSED },
+                BrokenExchange { body_kept: false, ..UNPROCESSED },
                 1,
                 false,
             ),
             (
                 "not where it may have been processed",
-                Exchange { not_processed: false, ..UNPROCESSED },
+                BrokenExchange { not_processed: false, ..UNPROCESSED },
                 1,
                 false,
             ),
-            ("nor after its response began", Exchange { response_begun: true, ..UNPROCESSED }, 1, false),
+            (
+                "nor after its response began",
+                BrokenExchange { response_begun: true, ..UNPROCESSED },
+                1,
+                false,
+            ),
             ("twice at most", UNPROCESSED, 2, false),
-            ("nor for a sandbox that has ended", Exchange { sandbox_ended: true, ..UNPROCESSED }, 1, false),
+            (
+                "nor for a sandbox that has ended",
+                BrokenExchange { sandbox_ended: true, ..UNPROCESSED },
+                1,
+                false,
+            ),
         ];
         for (rule, exchange, sent, again) in rules {
             let tally = Tally { sent, ..Tally::default() };
-            let right = again.then_some(Next::Fresh);
+            let right = again.then_some(NextAttempt::Fresh);
             assert_eq!(next(&Failure::Exchange(exchange), &tally, Instant::now()), right, "{rule}");
         }
     }
 
     #[test]
     fn a_connection_that_takes_no_stream_is_replaced_twice() {
-        for (unusable, right) in [(0, Some(Next::Fresh)), (1, Some(Next::Fresh)), (2, None)] {
+        for (unusable, right) in [(0, Some(NextAttempt::Fresh)), (1, Some(NextAttempt::Fresh)), (2, None)] {
             let tally = Tally { unusable, ..Tally::default() };
             assert_eq!(next(&Failure::NoStream, &tally, Instant::now()), right);
         }

@@ -16,11 +16,11 @@ use crate::limits::descriptors::OUT_OF_DESCRIPTORS;
 use crate::metrics::ConnectOutcome;
 use crate::proxy::access;
 use crate::proxy::access::client_left;
-use crate::proxy::context::{Context, Destination, Outcome};
+use crate::proxy::context::{Context, Destination, RequestOutcome};
 use crate::proxy::http_upgrade::UpgradeConnector;
 use crate::proxy::pool_key::PoolKey;
 use crate::proxy::rejection::Rejection;
-use crate::proxy::retry::{self, Connect, Exchange, Failure, Next, PORT_PAUSE, Upstream};
+use crate::proxy::retry::{self, BrokenExchange, Connect, Failure, NextAttempt, PORT_PAUSE, UpstreamKind};
 use crate::proxy::state::{ProxyState, header_text};
 use crate::retcode::Retcode;
 
@@ -33,11 +33,11 @@ pub(crate) async fn select_peer(
     session: &mut Session,
     ctx: &mut Context,
 ) -> Result<Box<HttpPeer>> {
-    let next = std::mem::replace(&mut ctx.attempts.next, Next::Route);
+    let next = std::mem::replace(&mut ctx.attempts.next, NextAttempt::Route);
     match next {
-        Next::Route | Next::Fresh => {}
-        Next::Port => tokio::time::sleep(PORT_PAUSE).await,
-        Next::Reread(failed) => reroute(state, session, ctx, failed).await?,
+        NextAttempt::Route | NextAttempt::Fresh => {}
+        NextAttempt::Port => tokio::time::sleep(PORT_PAUSE).await,
+        NextAttempt::Reread(failed) => reroute(state, session, ctx, failed).await?,
     }
     let now = Instant::now();
     ctx.attempts.tally.first.get_or_insert(now);
@@ -51,11 +51,11 @@ pub(crate) async fn select_peer(
         },
         Destination::Nowhere => return Err(ctx.fail(ProxyError::Internal)),
     };
-    if next == Next::Fresh {
+    if next == NextAttempt::Fresh {
         ctx.attempts.begin(address, now);
         return Ok(dial_fresh(state, ctx, address));
     }
-    if next != Next::Port {
+    if next != NextAttempt::Port {
         ctx.attempts.begin(address, now);
         let wait = *ctx.settings.upstream.port_open_wait;
         let tally = &mut ctx.attempts.tally;
@@ -101,7 +101,7 @@ async fn reroute(
         // It is not asked for where an attempt has failed.
         Err(Rejection::WithoutTicket) => return Err(ctx.fail(ProxyError::Internal)),
         Err(Rejection::ClientLeft) => {
-            ctx.outcome = Some(Outcome::CLIENT_LEFT);
+            ctx.outcome = Some(RequestOutcome::CLIENT_LEFT);
             return Err(Error::new_down(ErrorType::ConnectionClosed));
         }
     }
@@ -252,11 +252,13 @@ fn note_refused_stream(state: &ProxyState, ctx: &mut Context, mut error: Box<Err
     error
 }
 
-fn dialled_upstream(state: &ProxyState, ctx: &Context) -> Upstream {
+fn dialled_upstream(state: &ProxyState, ctx: &Context) -> UpstreamKind {
     match ctx.destination {
-        Destination::Sandbox(_) => Upstream::Sandbox,
-        Destination::ControlPlane => Upstream::ControlPlane { addresses: state.control_plane.addresses() },
-        Destination::Nowhere => Upstream::Nowhere,
+        Destination::Sandbox(_) => UpstreamKind::Sandbox,
+        Destination::ControlPlane => {
+            UpstreamKind::ControlPlane { addresses: state.control_plane.addresses() }
+        }
+        Destination::Nowhere => UpstreamKind::Nowhere,
     }
 }
 
@@ -268,7 +270,7 @@ pub(crate) fn note_exchange_failure(
     mut error: Box<Error>,
     reused: bool,
 ) -> Box<Error> {
-    let failed = Failure::Exchange(Exchange {
+    let failed = Failure::Exchange(BrokenExchange {
         reused,
         died: is_dead(&error),
         not_processed: not_processed(&error),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cube_resolver::{Generation, Revision};
 
-use super::request::Wish;
+use super::request::CacheDemand;
 use super::store::Stored;
 
 /// What the response cache has to do with a request.
@@ -14,7 +14,7 @@ pub(crate) enum CacheUse {
     #[default]
     Not,
     /// It may use it; the key is to be made.
-    Asks(Wish),
+    Asks(CacheDemand),
     /// It has nothing for it; what comes from this life of the sandbox may be kept.
     Missed { keep: bool, life: (Generation, Revision) },
     /// What is stored is the response.

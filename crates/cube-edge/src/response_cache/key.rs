@@ -7,7 +7,7 @@ use cube_route::{RoutingForm, SandboxTarget};
 
 /// The parts of a key.
 #[derive(Clone)]
-pub(crate) struct Parts<'a> {
+pub(crate) struct KeyParts<'a> {
     /// Sandbox, generation, and content of its record.
     pub(crate) entry: &'a RouteEntry,
     /// Port and form.
@@ -25,7 +25,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) upstream_target: &'a [u8],
 }
 
-impl Parts<'_> {
+impl KeyParts<'_> {
     /// The key. No two different requests have the same: numbers have a fixed length, and texts
     /// theirs before them.
     pub(crate) fn key(&self) -> Vec<u8> {

@@ -14,18 +14,18 @@ use pingora::{ErrorType, OrErr, Result};
 use super::ResponseCache;
 use super::cacheability::{Freshness, Selecting, Storable};
 use super::metrics::Fill;
-use super::store::{Kept, Stored};
+use super::store::{StoreOutcome, Stored};
 
 /// What a body grows by, at least.
 const STEP: usize = 4096;
 
 /// Room that is taken until it is dropped.
-pub(crate) struct Taken {
+pub(crate) struct ReservedRoom {
     cache: Arc<ResponseCache>,
     bytes: usize,
 }
 
-impl Taken {
+impl ReservedRoom {
     /// So many bytes, if there is room for them.
     pub(crate) fn new(cache: &Arc<ResponseCache>, bytes: usize) -> Option<Self> {
         cache.room.take(bytes).then(|| Self { cache: cache.clone(), bytes })
@@ -42,7 +42,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for ReservedRoom {
     fn drop(&mut self) {
         self.cache.room.give_back(self.bytes);
     }
@@ -55,7 +55,7 @@ pub(crate) struct Plan {
     pub(crate) selecting: Arc<Selecting>,
     pub(crate) came: Instant,
     /// For the copies of the head, which live as long as this does.
-    pub(crate) _head: Arc<Taken>,
+    pub(crate) _head: Arc<ReservedRoom>,
 }
 
 /// The response so far.
@@ -67,7 +67,7 @@ pub(crate) struct Filling {
     head: ResponseHeader,
     /// Room for the body is taken before it is allocated.
     body: Vec<u8>,
-    taken: Taken,
+    taken: ReservedRoom,
     /// What became of it; none: it is still coming in.
     over: Option<Fill>,
 }
@@ -81,7 +81,7 @@ impl Filling {
         head: &ResponseHeader,
     ) -> Result<Self> {
         let head = own(head)?;
-        let taken = Taken { cache: cache.clone(), bytes: 0 };
+        let taken = ReservedRoom { cache: cache.clone(), bytes: 0 };
         let mut filling =
             Self { cache, entry, key: key.to_vec(), plan, head, body: Vec::new(), taken, over: None };
         if let Some(length) = filling.plan.storable.length {
@@ -116,7 +116,7 @@ impl Filling {
     fn give_up(&mut self, outcome: Fill) {
         self.over = Some(outcome);
         self.body = Vec::new();
-        self.taken = Taken { cache: self.cache.clone(), bytes: 0 };
+        self.taken = ReservedRoom { cache: self.cache.clone(), bytes: 0 };
     }
 
     /// The body has come to its end.
@@ -138,13 +138,13 @@ impl Filling {
         };
         let entry = &self.entry;
         match self.cache.store.keep(&entry.id, &self.key, stored, || !entry.is_invalidated()) {
-            Kept::Stored { evicted } => {
+            StoreOutcome::Stored { evicted } => {
                 self.cache.metrics.evicted.inc_by(evicted);
                 self.cache.show_size();
                 Fill::Stored
             }
-            Kept::TooLarge => Fill::TooLarge,
-            Kept::Outdated => Fill::Outdated,
+            StoreOutcome::TooLarge => Fill::TooLarge,
+            StoreOutcome::Outdated => Fill::Outdated,
         }
     }
 }

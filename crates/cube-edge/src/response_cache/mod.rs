@@ -11,11 +11,11 @@
 mod cache_control;
 pub(crate) mod cache_use;
 pub(crate) mod cacheability;
+mod fill_memory;
 pub(crate) mod key;
 pub(crate) mod metrics;
 pub(crate) mod miss_handler;
 pub(crate) mod request;
-mod room;
 pub(crate) mod storage;
 pub(crate) mod store;
 
@@ -28,7 +28,7 @@ use prometheus::Registry;
 use crate::error::EdgeError;
 pub(crate) use cache_use::CacheUse;
 use metrics::Metrics;
-use store::Store;
+use store::ResponseStore;
 
 cube_settings::section! {
     /// The `response_cache` section of config.md.
@@ -65,8 +65,8 @@ pub(crate) fn is_private(headers: &HeaderMap) -> bool {
 
 /// The cache of one proxy.
 pub(crate) struct ResponseCache {
-    pub(crate) store: Store,
-    pub(crate) room: room::Room,
+    pub(crate) store: ResponseStore,
+    pub(crate) room: fill_memory::FillMemory,
     /// Bytes of the body of one stored response, at most.
     pub(crate) max_object: usize,
     pub(crate) metrics: Metrics,
@@ -82,8 +82,8 @@ impl ResponseCache {
         let one = settings.max_object.saturating_add(HEAD);
         let coming_in = (settings.memory / 4).max(one.min(settings.memory / 2));
         Ok(Arc::new(Self {
-            store: Store::new(settings.memory - coming_in, settings.max_object)?,
-            room: room::Room::new(coming_in),
+            store: ResponseStore::new(settings.memory - coming_in, settings.max_object)?,
+            room: fill_memory::FillMemory::new(coming_in),
             max_object: settings.max_object,
             metrics,
         }))

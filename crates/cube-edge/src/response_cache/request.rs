@@ -40,7 +40,7 @@ static MAKES_IT_OWN: [HeaderName; 18] = [
 const SAID_ANEW: [&str; 4] = ["x-forwarded-proto", "x-forwarded-host", "x-real-ip", "x-cube-request-id"];
 
 /// What is known about a request beside its fields.
-pub(crate) struct Asking<'a> {
+pub(crate) struct RequestFacts<'a> {
     pub(crate) method: &'a Method,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) target: &'a SandboxTarget,
@@ -58,7 +58,7 @@ pub(crate) struct Asking<'a> {
 
 /// What a request asks of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct CacheDemand {
     /// What is stored will do; else it is fetched, and what comes replaces what is stored.
     pub(crate) stored: bool,
     /// What comes may be stored.
@@ -69,7 +69,7 @@ pub(crate) struct Wish {
     left: Duration,
 }
 
-impl Wish {
+impl CacheDemand {
     /// What a request asks that says nothing about caches.
     pub(crate) fn any(method: &Method) -> Self {
         Self { stored: true, keep: method == Method::GET, oldest: None, left: Duration::ZERO }
@@ -83,24 +83,24 @@ impl Wish {
 }
 
 /// What the request asks of the cache; `None`: it must have nothing to do with it.
-pub(crate) fn wish(asking: &Asking<'_>) -> Option<Wish> {
-    let method = asking.method;
+pub(crate) fn cache_demand(facts: &RequestFacts<'_>) -> Option<CacheDemand> {
+    let method = facts.method;
     let eligible = (method == Method::GET || method == Method::HEAD)
-        && asking.bodyless
-        && asking.target.port != Port::ENVD
-        && matches!(asking.entry.record.access, Access::Public)
-        && !MAKES_IT_OWN.iter().any(|name| asking.headers.contains_key(name))
-        && asking.headers.keys().all(|name| impersonal(asking, name.as_str()))
+        && facts.bodyless
+        && facts.target.port != Port::ENVD
+        && matches!(facts.entry.record.access, Access::Public)
+        && !MAKES_IT_OWN.iter().any(|name| facts.headers.contains_key(name))
+        && facts.headers.keys().all(|name| impersonal(facts, name.as_str()))
         // A field that is taken away on the way would be compared all the same.
-        && crate::proxy::hop_by_hop::connection_tokens(asking.headers)
+        && crate::proxy::hop_by_hop::connection_tokens(facts.headers)
             .all(|token| token.eq_ignore_ascii_case(b"keep-alive") || token.eq_ignore_ascii_case(b"close"));
     if !eligible {
         return None;
     }
-    let mut wish = Wish::any(method);
-    let Some(directives) = directives(asking.headers) else {
+    let mut demand = CacheDemand::any(method);
+    let Some(directives) = directives(facts.headers) else {
         // Whatever it asks for, what is fetched for it is that.
-        return Some(Wish { stored: false, ..wish });
+        return Some(CacheDemand { stored: false, ..demand });
     };
     let silent = directives.is_empty();
     for directive in directives {
@@ -108,28 +108,28 @@ pub(crate) fn wish(asking: &Asking<'_>) -> Option<Wish> {
             ("no-store", _) => return None,
             ("max-age", Some(seconds)) => {
                 let age = Duration::from_secs(seconds);
-                wish.oldest = Some(wish.oldest.map_or(age, |oldest| oldest.min(age)));
+                demand.oldest = Some(demand.oldest.map_or(age, |oldest| oldest.min(age)));
             }
-            ("min-fresh", Some(seconds)) => wish.left = wish.left.max(Duration::from_secs(seconds)),
-            ("no-cache" | "max-age" | "min-fresh", _) => wish.stored = false,
+            ("min-fresh", Some(seconds)) => demand.left = demand.left.max(Duration::from_secs(seconds)),
+            ("no-cache" | "max-age" | "min-fresh", _) => demand.stored = false,
             // `only-if-cached` is for a client's own proxy: here the sandbox is asked.
             _ => {}
         }
     }
     // RFC 9111, 5.4: it counts where there is no Cache-Control.
-    if silent && asking.headers.contains_key(header::PRAGMA) {
-        let names = asking.headers.get_all(header::PRAGMA).iter();
+    if silent && facts.headers.contains_key(header::PRAGMA) {
+        let names = facts.headers.get_all(header::PRAGMA).iter();
         let mut names = names.flat_map(|value| value.as_bytes().split(|b| *b == b','));
-        wish.stored = !names.any(|name| name.trim_ascii().eq_ignore_ascii_case(b"no-cache"));
+        demand.stored = !names.any(|name| name.trim_ascii().eq_ignore_ascii_case(b"no-cache"));
     }
-    Some(wish)
+    Some(demand)
 }
 
 /// Whether a field is none of the proxy's own that would reach the sandbox, or says whom it is for.
-fn impersonal(asking: &Asking<'_>, name: &str) -> bool {
+fn impersonal(facts: &RequestFacts<'_>, name: &str) -> bool {
     if forwarded_headers::is_credential(name) {
         // The header form's names are in the key; the sandbox sees them only where it is to.
-        return !asking.forward_credentials && !name.ends_with("token");
+        return !facts.forward_credentials && !name.ends_with("token");
     }
     if !forwarded_headers::is_reserved_header(name) {
         // A server that reads `_` as `-` takes it for the other.
@@ -138,8 +138,8 @@ fn impersonal(asking: &Asking<'_>, name: &str) -> bool {
             !MAKES_IT_OWN.iter().any(|own| own.as_str() == read)
         };
     }
-    if asking.trusted {
-        return SAID_ANEW.contains(&name) || (name == "x-forwarded-for" && names_one_client(asking));
+    if facts.trusted {
+        return SAID_ANEW.contains(&name) || (name == "x-forwarded-for" && names_one_client(facts));
     }
     // A client that claims to be forwarded is none whose response others should get, though nothing
     // of it reaches the sandbox; these two are everyday fields that are replaced.
@@ -147,11 +147,11 @@ fn impersonal(asking: &Asking<'_>, name: &str) -> bool {
 }
 
 /// Whether the chain holds nothing but what trusted peers said: its first address is the client's.
-fn names_one_client(asking: &Asking<'_>) -> bool {
-    let Some(chain) = asking.chain else { return false };
+fn names_one_client(facts: &RequestFacts<'_>) -> bool {
+    let Some(chain) = facts.chain else { return false };
     let first = chain.split(|b| *b == b',').next().and_then(|first| std::str::from_utf8(first).ok());
     let first = first.and_then(|first| first.trim().parse::<IpAddr>().ok());
-    first.is_some_and(|first| Some(first.to_canonical()) == asking.real_ip)
+    first.is_some_and(|first| Some(first.to_canonical()) == facts.real_ip)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ const PIECE: usize = 64 * 1024;
 
 /// What the key of a request carries.
 #[derive(Clone)]
-pub(crate) struct Ticket {
+pub(crate) struct KeyExtension {
     pub(crate) cache: Arc<ResponseCache>,
     pub(crate) entry: Arc<RouteEntry>,
     pub(crate) found: Option<Arc<Stored>>,
@@ -51,7 +51,7 @@ impl Storage for ResponseStorage {
         key: &CacheKey,
         _trace: &SpanHandle,
     ) -> Result<Option<(CacheMeta, HitHandler)>> {
-        let found = key.extensions.get::<Ticket>().and_then(|ticket| ticket.found.as_ref());
+        let found = key.extensions.get::<KeyExtension>().and_then(|ticket| ticket.found.as_ref());
         Ok(found.map(|stored| -> (CacheMeta, HitHandler) {
             (meta(stored.head.clone()), Box::new(Hit(stored.body.clone())))
         }))
@@ -64,7 +64,7 @@ impl Storage for ResponseStorage {
         _trace: &SpanHandle,
     ) -> Result<MissHandler> {
         let (Some(ticket), Some(plan)) =
-            (key.extensions.get::<Ticket>().cloned(), meta.extensions().get::<Plan>().cloned())
+            (key.extensions.get::<KeyExtension>().cloned(), meta.extensions().get::<Plan>().cloned())
         else {
             return Error::e_explain(ErrorType::InternalError, "an answer that nothing is known about");
         };

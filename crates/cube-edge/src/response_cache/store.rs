@@ -14,7 +14,7 @@ use quick_cache::sync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 
 use super::cacheability::{Freshness, Selecting};
-use super::request::Wish;
+use super::request::CacheDemand;
 use crate::error::EdgeError;
 
 /// The most responses of one key, which differ in what `Vary` names. The oldest goes first.
@@ -63,13 +63,13 @@ impl Group {
     }
 }
 
-type Key = Arc<[u8]>;
+type GroupKey = Arc<[u8]>;
 
 #[derive(Debug, Clone)]
 struct Bytewise;
 
-impl Weighter<Key, Arc<Group>> for Bytewise {
-    fn weight(&self, _: &Key, group: &Arc<Group>) -> u64 {
+impl Weighter<GroupKey, Arc<Group>> for Bytewise {
+    fn weight(&self, _: &GroupKey, group: &Arc<Group>) -> u64 {
         group.size
     }
 }
@@ -78,10 +78,10 @@ impl Weighter<Key, Arc<Group>> for Bytewise {
 #[derive(Debug, Clone)]
 struct PushedOut;
 
-impl Lifecycle<Key, Arc<Group>> for PushedOut {
-    type RequestState = Vec<(Key, Arc<Group>)>;
+impl Lifecycle<GroupKey, Arc<Group>> for PushedOut {
+    type RequestState = Vec<(GroupKey, Arc<Group>)>;
 
-    fn on_evict(&self, out: &mut Self::RequestState, key: Key, group: Arc<Group>) {
+    fn on_evict(&self, out: &mut Self::RequestState, key: GroupKey, group: Arc<Group>) {
         out.push((key, group));
     }
 }
@@ -90,14 +90,14 @@ impl Lifecycle<Key, Arc<Group>> for PushedOut {
 #[derive(Default)]
 struct Index {
     /// The keys of each sandbox.
-    keys: HashMap<SandboxId, HashSet<Key, RandomState>, RandomState>,
+    keys: HashMap<SandboxId, HashSet<GroupKey, RandomState>, RandomState>,
     /// Answers in all.
     answers: u64,
 }
 
 impl Index {
     /// A group is gone.
-    fn remove(&mut self, key: &Key, group: &Group) {
+    fn remove(&mut self, key: &GroupKey, group: &Group) {
         self.answers = self.answers.saturating_sub(group.answers.len() as u64);
         if let Some(of_sandbox) = self.keys.get_mut(&group.id) {
             of_sandbox.remove(key);
@@ -110,7 +110,7 @@ impl Index {
 
 /// What became of a response that was to be kept.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum StoreOutcome {
     /// It is stored; so many others had to go.
     Stored { evicted: u64 },
     /// It is larger than all that may be stored.
@@ -120,8 +120,8 @@ pub(crate) enum Kept {
 }
 
 /// All stored responses.
-pub(crate) struct Store {
-    groups: Cache<Key, Arc<Group>, Bytewise, RandomState, PushedOut>,
+pub(crate) struct ResponseStore {
+    groups: Cache<GroupKey, Arc<Group>, Bytewise, RandomState, PushedOut>,
     /// Whoever writes to `groups` holds it: responses that are forgotten and one that is kept at the
     /// same time come one after the other, in either order.
     index: Mutex<Index>,
@@ -129,7 +129,7 @@ pub(crate) struct Store {
     most: u64,
 }
 
-impl Store {
+impl ResponseStore {
     /// Room for `memory` bytes, of responses with bodies of up to `max_object` bytes.
     pub(crate) fn new(memory: usize, max_object: usize) -> Result<Self, EdgeError> {
         // A part that is locked alone must hold some of the largest responses.
@@ -152,12 +152,12 @@ impl Store {
         &self,
         key: &[u8],
         request: &HeaderMap,
-        wish: &Wish,
+        demand: &CacheDemand,
         now: Instant,
     ) -> Option<Arc<Stored>> {
         let group = self.groups.get(key)?;
         let newest = group.answers.iter().find(|stored| stored.selecting.matches(request))?;
-        wish.takes(&newest.freshness, now).then(|| newest.clone())
+        demand.takes(&newest.freshness, now).then(|| newest.clone())
     }
 
     /// Keeps a response, in place of the one that it replaces, if `still` says that it is to be kept.
@@ -168,11 +168,11 @@ impl Store {
         key: &[u8],
         stored: Stored,
         still: impl FnOnce() -> bool,
-    ) -> Kept {
+    ) -> StoreOutcome {
         let now = Instant::now();
         let mut index = self.index.lock();
         if !still() {
-            return Kept::Outdated;
+            return StoreOutcome::Outdated;
         }
         let before = self.groups.peek(key);
         let others = before.iter().flat_map(|group| &group.answers);
@@ -188,10 +188,10 @@ impl Store {
             group = Group::of(id, key, group.answers);
         }
         if group.size > self.most {
-            return Kept::TooLarge;
+            return StoreOutcome::TooLarge;
         }
         let of_sandbox = index.keys.entry(id.clone()).or_default();
-        let key: Key = of_sandbox.get(key).cloned().unwrap_or_else(|| key.into());
+        let key: GroupKey = of_sandbox.get(key).cloned().unwrap_or_else(|| key.into());
         of_sandbox.insert(key.clone());
         index.answers += group.answers.len() as u64;
         let mut out = Vec::new();
@@ -205,7 +205,7 @@ impl Store {
             evicted += group.answers.len() as u64;
             index.remove(&key, &group);
         }
-        Kept::Stored { evicted }
+        StoreOutcome::Stored { evicted }
     }
 
     /// Drops every response of a key; how many there were.

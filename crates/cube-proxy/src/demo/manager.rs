@@ -22,7 +22,7 @@ const WAKING: Duration = Duration::from_secs(1);
 
 /// Who is being woken.
 #[derive(Default)]
-pub(super) struct Manager {
+pub(super) struct DemoManager {
     /// Until when at the latest: the proxy knows that one is awake a moment after it has been told, and
     /// no other state is shown in between.
     waking: Mutex<BTreeMap<String, Instant>>,
@@ -35,11 +35,14 @@ struct Resume {
 }
 
 /// What the proxy calls when a request meets a paused sandbox.
-pub(super) fn router(manager: Arc<Manager>) -> Router {
+pub(super) fn router(manager: Arc<DemoManager>) -> Router {
     Router::new().route("/internal/resume", post(resume)).with_state(manager)
 }
 
-async fn resume(State(manager): State<Arc<Manager>>, Query(asked): Query<Resume>) -> (StatusCode, String) {
+async fn resume(
+    State(manager): State<Arc<DemoManager>>,
+    Query(asked): Query<Resume>,
+) -> (StatusCode, String) {
     if !SANDBOXES.contains(&asked.sandbox_id.as_str()) {
         return (StatusCode::NOT_FOUND, json!({ "error": "no such sandbox" }).to_string());
     }
@@ -48,7 +51,7 @@ async fn resume(State(manager): State<Arc<Manager>>, Query(asked): Query<Resume>
     (StatusCode::OK, json!({ "ok": true }).to_string())
 }
 
-impl Manager {
+impl DemoManager {
     /// The state of each sandbox: what the running proxy knows, and `waking` while this manager is at
     /// it. A sandbox of which nothing is known runs.
     pub(super) async fn states(&self, config: &Config) -> Value {

@@ -25,7 +25,7 @@ use crate::error::StartError;
 use crate::serve::{ServeOptions, serve};
 use crate::{logging, run as start_up};
 
-pub use samples::{Ports, Sample, samples};
+pub use samples::{Ports, SampleCommand, samples};
 
 /// The traffic token of the private sandbox. Everybody may know it.
 pub const TOKEN: &str = "demo-token-everybody-may-know";
@@ -79,7 +79,7 @@ pub fn start(options: &Options) -> Result<DemoParts, StartError> {
     let live = host(&runtime, toys::live())?;
     let private = host(&runtime, toys::private())?;
     let woken = host(&runtime, toys::asleep())?;
-    let manager = Arc::new(manager::Manager::default());
+    let manager = Arc::new(manager::DemoManager::default());
     let resume = host(&runtime, manager::router(manager.clone()))?;
     let (page_at, page_socket) = socket()?;
     let config = configuration(ports, page_at, resume)?;

@@ -15,8 +15,8 @@ use cube_route::{Port, SandboxId};
 use futures_util::Stream;
 use serde_json::Value;
 
-use super::manager::Manager;
-use super::samples::{self, Ports, Sample};
+use super::manager::DemoManager;
+use super::samples::{self, Ports, SampleCommand};
 use super::{ASLEEP, TOKEN, html};
 use crate::config::Config;
 
@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// What the page's own endpoints need.
 #[derive(Clone)]
 struct Demo {
-    manager: Arc<Manager>,
+    manager: Arc<DemoManager>,
     config: Arc<Config>,
     /// Where the sandboxes are for a browser.
     base: LinkBase,
@@ -34,7 +34,12 @@ struct Demo {
 
 /// What shows at the plain address: the sandboxes, links and commands; `/demo/states`, their states
 /// as events; `/demo/sleep`, which puts the sleeping one to sleep again.
-pub(super) fn router(samples: &[Sample], ports: Ports, manager: Arc<Manager>, config: Arc<Config>) -> Router {
+pub(super) fn router(
+    samples: &[SampleCommand],
+    ports: Ports,
+    manager: Arc<DemoManager>,
+    config: Arc<Config>,
+) -> Router {
     let Ports { http, admin, metrics } = ports;
     let [port, admin, metrics] = [http, admin, metrics].map(|port| port.to_string());
     let values = [

@@ -7,7 +7,7 @@ use super::{ASLEEP, TOKEN};
 
 /// A command for a terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sample {
+pub struct SampleCommand {
     /// What it shows.
     pub what: &'static str,
     /// The command, one line.
@@ -42,12 +42,12 @@ pub struct Ports {
 
 /// All of them, in the order to try them.
 #[must_use]
-pub fn samples(ports: Ports) -> Vec<Sample> {
+pub fn samples(ports: Ports) -> Vec<SampleCommand> {
     [waking(ports), naming(ports), passing(ports), refusing(ports), looking(ports)].concat()
 }
 
-fn sample(what: &'static str, command: String, here: Here) -> Sample {
-    Sample { what, command, here }
+fn sample(what: &'static str, command: String, here: Here) -> SampleCommand {
+    SampleCommand { what, command, here }
 }
 
 fn get(path: impl Into<String>) -> Here {
@@ -62,7 +62,7 @@ fn by_path(ports: Ports, sandbox: &str) -> String {
     format!("http://127.0.0.1:{}/sandbox/{sandbox}/8080", ports.http)
 }
 
-fn waking(ports: Ports) -> Vec<Sample> {
+fn waking(ports: Ports) -> Vec<SampleCommand> {
     let pushed = format!(r#"'{{"sandbox_id":"{ASLEEP}","state":"paused"}}'"#);
     vec![
         sample(
@@ -81,7 +81,7 @@ fn waking(ports: Ports) -> Vec<Sample> {
     ]
 }
 
-fn naming(ports: Ports) -> Vec<Sample> {
+fn naming(ports: Ports) -> Vec<SampleCommand> {
     let host = by_host(ports, "echo");
     let headers = ["E2b-Sandbox-Id: echo", "E2b-Sandbox-Port: 8080"];
     vec![
@@ -107,7 +107,7 @@ fn naming(ports: Ports) -> Vec<Sample> {
     ]
 }
 
-fn passing(ports: Ports) -> Vec<Sample> {
+fn passing(ports: Ports) -> Vec<SampleCommand> {
     let (path, live) = (by_path(ports, "echo"), by_host(ports, "live"));
     let handshake = "-H 'Connection: Upgrade' -H 'Upgrade: websocket' -H 'Sec-WebSocket-Version: 13' \
                      -H 'Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=='";
@@ -140,7 +140,7 @@ fn passing(ports: Ports) -> Vec<Sample> {
     ]
 }
 
-fn refusing(ports: Ports) -> Vec<Sample> {
+fn refusing(ports: Ports) -> Vec<SampleCommand> {
     let private = by_host(ports, "private");
     let token = format!("cube-traffic-access-token: {TOKEN}");
     let there = "/sandbox/private/8080/".to_owned();
@@ -163,7 +163,7 @@ fn refusing(ports: Ports) -> Vec<Sample> {
     ]
 }
 
-fn looking(ports: Ports) -> Vec<Sample> {
+fn looking(ports: Ports) -> Vec<SampleCommand> {
     let admin = format!("http://127.0.0.1:{}/admin", ports.admin);
     let explain = format!("{admin}/explain?url={}/", by_host(ports, ASLEEP));
     let route = format!("{admin}/routes/{ASLEEP}");
@@ -184,7 +184,7 @@ fn looking(ports: Ports) -> Vec<Sample> {
 }
 
 /// What the terminal shows. `asked`: the port that was wanted.
-pub(super) fn banner(samples: &[Sample], ports: Ports, asked: u16) -> String {
+pub(super) fn banner(samples: &[SampleCommand], ports: Ports, asked: u16) -> String {
     let Ports { http, admin, metrics } = ports;
     let mut text = String::new();
     if http != asked {
@@ -197,7 +197,7 @@ pub(super) fn banner(samples: &[Sample], ports: Ports, asked: u16) -> String {
          Admin API: http://127.0.0.1:{admin}/admin/healthz   Metrics: http://127.0.0.1:{metrics}/metrics",
         super::SANDBOXES.join(", ")
     );
-    for Sample { what, command, .. } in samples {
+    for SampleCommand { what, command, .. } in samples {
         let _ = write!(text, "\n  # {what}\n  {command}\n");
     }
     text.push_str("\nCtrl-C ends it.\n");
@@ -225,10 +225,10 @@ impl Here {
 }
 
 /// The same for the page.
-pub(super) fn as_html(samples: &[Sample]) -> String {
+pub(super) fn as_html(samples: &[SampleCommand]) -> String {
     samples
         .iter()
-        .map(|Sample { what, command, here }| {
+        .map(|SampleCommand { what, command, here }| {
             format!(
                 "<section class=\"command\"><h3>{}</h3><div class=\"row\">{}\
                  <button class=\"quiet\" data-copy>copy</button></div>\

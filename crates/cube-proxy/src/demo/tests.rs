@@ -82,7 +82,7 @@ fn names_are_the_same_in_the_store_on_the_page_in_the_commands_and_in_the_docume
             |host: &str| host.contains(&format!("8080-{name}.")) || host.contains(&format!("/{name}/"));
         assert!(samples(parts.ports).iter().any(|sample| named(&sample.command)), "no command has {name}");
     }
-    for Sample { what, .. } in samples(parts.ports) {
+    for SampleCommand { what, .. } in samples(parts.ports) {
         assert!(page.contains(&html::escape(what)), "the page has no {what:?}");
     }
     let Ports { http, admin, metrics } = parts.ports;
@@ -122,7 +122,7 @@ fn a_taken_port_is_passed_over_and_said() {
 #[test]
 fn every_command_names_the_ports_that_were_found() {
     let parts = demo();
-    for Sample { what, command, .. } in samples(parts.ports) {
+    for SampleCommand { what, command, .. } in samples(parts.ports) {
         assert!(parts.banner.contains(&command), "{what}");
         let ports = [parts.ports.http, parts.ports.admin, parts.ports.metrics];
         assert!(ports.iter().any(|port| command.contains(&format!(":{port}"))), "{what}: {command}");

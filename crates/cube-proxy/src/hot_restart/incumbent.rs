@@ -16,7 +16,7 @@ use super::channel::Channel;
 use super::child::{self, StartedAs};
 use super::drainer::{Drainer, send_activity};
 use super::launcher::Launched;
-use super::socket::{self, Handle};
+use super::socket::{self, ListenerHandle};
 use super::{Message, PROMPT, PROTOCOL, Presence, ROWS, UpgradeError, link};
 use crate::error::EXIT_FAILURE;
 
@@ -41,7 +41,7 @@ const ERRANDS: usize = 64;
 
 /// Where this process stands. Only the first leads to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ProcessPhase {
     /// It is the main process.
     Serving,
     /// It is that, and was asked to stop.
@@ -70,8 +70,8 @@ pub(crate) struct Incumbent {
     gateway: Arc<Gateway>,
     /// For requests that come through a drainer.
     admin: Arc<AdminApi>,
-    handles: Mutex<Vec<Handle>>,
-    phase: watch::Sender<Phase>,
+    handles: Mutex<Vec<ListenerHandle>>,
+    phase: watch::Sender<ProcessPhase>,
     stop_asked: watch::Sender<bool>,
     /// Held while somebody is answered; one attempt at a time.
     attempt: tokio::sync::Mutex<()>,
@@ -91,14 +91,14 @@ impl Incumbent {
         settings: Settings,
         gateway: Arc<Gateway>,
         admin: Arc<AdminApi>,
-        handles: Vec<Handle>,
+        handles: Vec<ListenerHandle>,
     ) -> Arc<Self> {
         Arc::new(Self {
             settings,
             gateway,
             admin,
             handles: Mutex::new(handles),
-            phase: watch::Sender::new(Phase::Serving),
+            phase: watch::Sender::new(ProcessPhase::Serving),
             stop_asked: watch::Sender::new(false),
             attempt: tokio::sync::Mutex::default(),
             asking: watch::Sender::new(0),
@@ -129,11 +129,11 @@ impl Incumbent {
                 _ = looks.tick() => {
                     // Not while a successor may be putting its own there.
                     let decided = self.deciding.try_lock();
-                    if decided.is_ok() && *self.phase.borrow() != Phase::HandedOver {
+                    if decided.is_ok() && *self.phase.borrow() != ProcessPhase::HandedOver {
                         presence.heal().await;
                     }
                 }
-                () = async { let _ = phase.wait_for(|phase| *phase == Phase::HandedOver).await; } => {
+                () = async { let _ = phase.wait_for(|phase| *phase == ProcessPhase::HandedOver).await; } => {
                     return presence.leave();
                 }
             }
@@ -143,24 +143,24 @@ impl Incumbent {
     /// Returns when a successor serves.
     pub(crate) async fn handed_over(&self) {
         // The sender lives in self.
-        let _ = self.phase.subscribe().wait_for(|phase| *phase == Phase::HandedOver).await;
+        let _ = self.phase.subscribe().wait_for(|phase| *phase == ProcessPhase::HandedOver).await;
     }
 
     /// No attempt succeeds from now on, and drainers are told to stop. Where a successor has just
     /// taken over it is asked to stop instead: whoever asked meant the service.
-    pub(crate) async fn stop(&self) -> Phase {
+    pub(crate) async fn stop(&self) -> ProcessPhase {
         self.stop_asked.send_replace(true);
         let _decided = self.deciding.lock().await;
         self.phase.send_if_modified(|phase| {
-            let serving = *phase == Phase::Serving;
+            let serving = *phase == ProcessPhase::Serving;
             if serving {
-                *phase = Phase::Stopping;
+                *phase = ProcessPhase::Stopping;
             }
             serving
         });
         let phase = *self.phase.borrow();
         match phase {
-            Phase::HandedOver => {
+            ProcessPhase::HandedOver => {
                 if let Some(successor) = *self.successor.lock() {
                     // Gone already: then there is nothing to stop.
                     let _ = kill_process(successor, Signal::TERM);
@@ -216,7 +216,7 @@ impl Incumbent {
                 self.asked(channel, pid, protocol, &version).await;
             }
             Ok(Some(Message::Drainer { protocol: PROTOCOL, standing }))
-                if *self.phase.borrow() != Phase::HandedOver =>
+                if *self.phase.borrow() != ProcessPhase::HandedOver =>
             {
                 tracing::info!(pid, "linked to a draining process");
                 self.links.send_modify(|links| *links += 1);
@@ -253,9 +253,11 @@ impl Incumbent {
         };
         let phase = *self.phase.borrow();
         match phase {
-            Phase::Serving => {}
-            Phase::Stopping => return refuse(&channel, format!("process {own} is being stopped")).await,
-            Phase::HandedOver => {
+            ProcessPhase::Serving => {}
+            ProcessPhase::Stopping => {
+                return refuse(&channel, format!("process {own} is being stopped")).await;
+            }
+            ProcessPhase::HandedOver => {
                 return refuse(&channel, format!("process {own} has a successor already")).await;
             }
         }
@@ -263,7 +265,7 @@ impl Incumbent {
             return refuse(&channel, obstacle.clone()).await;
         }
         tracing::info!(pid, version, "an upgrade begins");
-        let asking = Asking::new(&self.asking);
+        let asking = CountedAsker::new(&self.asking);
         let outcome = if self.settings.managed {
             let _ = channel.send(&Message::Starting).await;
             self.hand_over_to_child().await
@@ -357,7 +359,7 @@ impl Incumbent {
             () = self.stop_was_asked() => Err(stopped()),
         }?;
         let decision = self.deciding.lock().await;
-        if *self.phase.borrow() != Phase::Serving {
+        if *self.phase.borrow() != ProcessPhase::Serving {
             return Err(stopped());
         }
         // Before it is the main process, so that it announces itself as a child of the manager.
@@ -406,11 +408,11 @@ impl Incumbent {
     /// Gives the sockets and waits until the successor could serve.
     async fn ready(&self, channel: &mut Channel) -> Result<(), UpgradeError> {
         let sent = {
-            let handles: Vec<Handle> =
+            let handles: Vec<ListenerHandle> =
                 self.handles.lock().iter().filter_map(|handle| handle.try_clone().ok()).collect();
             let sockets = handles.iter().map(|handle| handle.name.clone()).collect();
             let message = Message::Sockets { pid: std::process::id(), sockets };
-            let descriptors: Vec<_> = handles.iter().map(Handle::as_fd).collect();
+            let descriptors: Vec<_> = handles.iter().map(ListenerHandle::as_fd).collect();
             channel.sender().send_with(&message, &descriptors).await
         };
         sent.map_err(lost)?;
@@ -453,7 +455,7 @@ impl Incumbent {
         forwarding.dismiss();
         let run_dir = self.settings.run_dir.clone();
         *self.drainer.lock() = Some(Drainer::start(run_dir, self.gateway.clone(), taken, began));
-        self.phase.send_replace(Phase::HandedOver);
+        self.phase.send_replace(ProcessPhase::HandedOver);
     }
 
     async fn stop_was_asked(&self) {
@@ -471,16 +473,16 @@ impl Incumbent {
 }
 
 /// Counted while it lives.
-struct Asking<'a>(&'a watch::Sender<usize>);
+struct CountedAsker<'a>(&'a watch::Sender<usize>);
 
-impl<'a> Asking<'a> {
+impl<'a> CountedAsker<'a> {
     fn new(count: &'a watch::Sender<usize>) -> Self {
         count.send_modify(|count| *count += 1);
         Self(count)
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for CountedAsker<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count = count.saturating_sub(1));
     }

@@ -31,9 +31,9 @@ use std::time::Duration;
 
 pub(crate) use child::StartedAs;
 pub(crate) use drainer::DrainEnd;
-pub(crate) use incumbent::{Incumbent, Phase, Settings};
+pub(crate) use incumbent::{Incumbent, ProcessPhase, Settings};
 pub(crate) use presence::Presence;
-pub(crate) use socket::{Handle, Inherited, UpgradeSocket};
+pub(crate) use socket::{Inherited, ListenerHandle, UpgradeSocket};
 pub(crate) use successor::{Predecessor, RestartReply, Takeover, ask};
 
 /// Changes when two processes could no longer understand each other.

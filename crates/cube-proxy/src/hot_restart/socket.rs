@@ -103,12 +103,12 @@ pub(super) fn running(stream: &UnixStream) -> io::Result<(i32, Option<u32>)> {
 }
 
 /// A handle of a listening socket of this process.
-pub(crate) struct Handle {
+pub(crate) struct ListenerHandle {
     pub(super) name: SocketName,
     descriptor: OwnedFd,
 }
 
-impl Handle {
+impl ListenerHandle {
     pub(crate) fn new(option: &str, address: SocketAddr, descriptor: OwnedFd) -> Self {
         Self { name: SocketName { option: option.to_owned(), address }, descriptor }
     }

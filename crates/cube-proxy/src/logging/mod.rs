@@ -58,7 +58,7 @@ pub fn init(log: Log) {
     };
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(ansi);
     let (filter, handle) = reload::Layer::new(EnvFilter::new(filter(log.level)));
-    let registry = tracing_subscriber::registry().with(filter).with(rate::RateLimit::new());
+    let registry = tracing_subscriber::registry().with(filter).with(rate::LogRateLimit::new());
     // Fails only when one is installed already.
     let installed = match (log.format, journal::is_stderr()) {
         (LogFormat::Text, false) => registry.with(layer).try_init(),

@@ -21,7 +21,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// Lets no more than [`MOST`] lines of a kind through in a [`WINDOW`], and says how many it left
 /// out once the window is over, before the next line of any kind.
-pub(super) struct RateLimit {
+pub(super) struct LogRateLimit {
     begun: Instant,
     kinds: Mutex<HashMap<Identifier, Kind>>,
     /// The window that lines were last left out in, plus one; 0: nothing is to be told.
@@ -38,7 +38,7 @@ struct Kind {
 /// The line that tells of others.
 const TOLD: &str = "lines_left_out";
 
-impl RateLimit {
+impl LogRateLimit {
     pub(super) fn new() -> Self {
         Self { begun: Instant::now(), kinds: Mutex::default(), to_tell: AtomicU64::new(0) }
     }
@@ -80,7 +80,7 @@ impl RateLimit {
     }
 }
 
-impl<S: Subscriber> Layer<S> for RateLimit {
+impl<S: Subscriber> Layer<S> for LogRateLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let place = event.metadata();
         if place.name() == TOLD {
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_kind_that_floods_is_bounded_and_others_are_not() {
         let through = Through::default();
-        let subscriber = tracing_subscriber::registry().with(RateLimit::new()).with(through.clone());
+        let subscriber = tracing_subscriber::registry().with(LogRateLimit::new()).with(through.clone());
         tracing::subscriber::with_default(subscriber, || {
             (0..1000).for_each(line);
             tracing::warn!("another kind");
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn what_was_left_out_is_told_once_when_its_window_is_over() {
-        let limit = RateLimit::new();
+        let limit = LogRateLimit::new();
         let place = tracing::metadata!(
             name: "place", target: "here", level: tracing::Level::WARN,
             fields: &[], callsite: &CALLSITE, kind: tracing::metadata::Kind::EVENT

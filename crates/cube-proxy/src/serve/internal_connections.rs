@@ -20,7 +20,7 @@ enum Rank {
     New,
 }
 
-type Key = (Rank, u64);
+type SilentKey = (Rank, u64);
 
 struct Silent {
     address: IpAddr,
@@ -32,7 +32,7 @@ struct Open {
     count: usize,
     next: u64,
     by_address: HashMap<IpAddr, usize>,
-    silent: BTreeMap<Key, Silent>,
+    silent: BTreeMap<SilentKey, Silent>,
 }
 
 impl Open {
@@ -62,7 +62,7 @@ impl Open {
         true
     }
 
-    fn hush(&mut self, rank: Rank, address: IpAddr, evicted: &Arc<Notify>) -> Key {
+    fn hush(&mut self, rank: Rank, address: IpAddr, evicted: &Arc<Notify>) -> SilentKey {
         let key = (rank, self.next);
         self.next += 1;
         self.silent.insert(key, Silent { address, evicted: evicted.clone() });
@@ -128,7 +128,7 @@ pub(super) struct InternalConnection {
     places: Arc<InternalConnections>,
     address: IpAddr,
     /// None: a request is under way.
-    silent: Option<Key>,
+    silent: Option<SilentKey>,
     evicted: Arc<Notify>,
 }
 

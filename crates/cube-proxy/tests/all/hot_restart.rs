@@ -10,7 +10,7 @@ use cube_testkit::{BlackHole, Client, Env, Exchange, Origin, Reply, Sandbox, eve
 use crate::support::{own, with_tls};
 
 /// Sends back what comes in, piece by piece, until the body ends.
-pub(crate) async fn mirror(mut exchange: Exchange) -> cube_testkit::Outcome {
+pub(crate) async fn mirror(mut exchange: Exchange) -> cube_testkit::ExchangeResult {
     if exchange.request.method == "GET" {
         return cube_testkit::scripts::echo(exchange).await;
     }

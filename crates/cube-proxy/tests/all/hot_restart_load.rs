@@ -8,7 +8,7 @@ use cube_testkit::bytes::Bytes;
 use cube_testkit::serde_json::json;
 use cube_testkit::tonic::Request;
 use cube_testkit::tonic::metadata::MetadataMap;
-use cube_testkit::{By, Client, Exchange, GrpcClient, GrpcServer, Origin, Outcome, Sandbox, within};
+use cube_testkit::{By, Client, Exchange, ExchangeResult, GrpcClient, GrpcServer, Origin, Sandbox, within};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -175,7 +175,7 @@ async fn websocket(tls: Arc<Tls>, sandbox: Sandbox, over: Arc<AtomicBool>) -> us
 
 /// `/stream` sends back piece by piece what comes in, `/ws` is a WebSocket, everything else an
 /// echo.
-async fn application(mut exchange: Exchange) -> Outcome {
+async fn application(mut exchange: Exchange) -> ExchangeResult {
     match exchange.request.target.as_str() {
         "/ws" => cube_testkit::scripts::websocket(exchange).await,
         "/count" => {

@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 
-use cube_testkit::{Client, Exchange, Origin, Outcome, scripts};
+use cube_testkit::{Client, Exchange, ExchangeResult, Origin, scripts};
 
 use crate::support::{A_SECOND, cube, patient, tls};
 
@@ -166,7 +166,7 @@ async fn an_application_behaves_as_if_the_proxy_were_not_there() {
 }
 
 /// A server that shakes hands, with compression, and then sends every byte back.
-async fn mirror(mut exchange: Exchange) -> Outcome {
+async fn mirror(mut exchange: Exchange) -> ExchangeResult {
     assert_eq!(exchange.request.headers.all("Sec-WebSocket-Extensions"), [EXTENSION]);
     let response = [
         ("Upgrade", "websocket"),

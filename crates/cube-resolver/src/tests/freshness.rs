@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{HERE, SECOND, THERE, host, settings, world_with};
-use crate::metrics::Outcome;
+use crate::metrics::LookupOutcome;
 use crate::testbed::{Testbed, id, until};
 use crate::{Lookup, Settings};
 
@@ -18,7 +18,7 @@ async fn a_sandbox_is_read_once_and_then_served_from_memory() {
     }
     assert!(matches!(testbed.resolver.cached("a"), Some(Lookup::Found(_))));
     assert_eq!(testbed.store.reads_of(&id("a")), 1);
-    assert_eq!((testbed.counted(Outcome::Miss), testbed.counted(Outcome::Hit)), (1, 10));
+    assert_eq!((testbed.counted(LookupOutcome::Miss), testbed.counted(LookupOutcome::Hit)), (1, 10));
     assert_eq!(testbed.resolver.metrics.entries.get(), 1);
 }
 
@@ -58,9 +58,9 @@ async fn hits_do_not_extend_a_life_and_at_its_end_no_request_waits() {
     testbed.store.held.send_replace(false);
     testbed.settled().await;
     assert_eq!(testbed.store.reads_of(&id("a")), 2);
-    assert_eq!(testbed.counted(Outcome::Refresh), 5);
+    assert_eq!(testbed.counted(LookupOutcome::Refresh), 5);
     assert!(testbed.resolver.cached("a").is_some());
-    assert_eq!((testbed.counted(Outcome::Hit), testbed.counted(Outcome::Stale)), (500, 0));
+    assert_eq!((testbed.counted(LookupOutcome::Hit), testbed.counted(LookupOutcome::Stale)), (500, 0));
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn an_unknown_id_is_kept_apart_and_known_as_soon_as_it_is_created() {
         assert!(matches!(testbed.resolver.lookup(&id("a")).await, Ok(Lookup::Unknown)));
     }
     assert_eq!(testbed.store.reads_of(&id("a")), 1);
-    assert_eq!(testbed.counted(Outcome::Negative), 9);
+    assert_eq!(testbed.counted(LookupOutcome::Negative), 9);
     assert_eq!(testbed.resolver.metrics.entries.get(), 0);
     testbed.write(&id("a"), HERE).await;
     testbed.found(&id("a")).await;

@@ -7,7 +7,7 @@ use cube_metadata::StoreError;
 
 use super::{HERE, SECOND, THERE, host, settings, world_with};
 use crate::Lookup;
-use crate::metrics::Outcome;
+use crate::metrics::LookupOutcome;
 use crate::testbed::{Testbed, id};
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn while_the_store_fails_an_entry_past_its_time_is_served_at_once() {
         assert!(matches!(testbed.resolver.cached("a"), Some(Lookup::Found(_))));
     }
     testbed.settled().await;
-    assert_eq!(testbed.counted(Outcome::Stale), 50);
+    assert_eq!(testbed.counted(LookupOutcome::Stale), 50);
     assert_eq!(testbed.store.reads_of(&id("a")), 2, "one try in the background");
     testbed.fail(false);
     testbed.write(&id("a"), THERE).await;
@@ -57,7 +57,7 @@ async fn an_error_of_the_store_serves_what_is_there_for_ten_minutes() {
     // Not known to fail: the read comes first.
     testbed.store.error.store(true, Ordering::SeqCst);
     assert!(matches!(testbed.resolver.lookup(&id("a")).await, Ok(Lookup::Found(_))));
-    assert_eq!(testbed.counted(Outcome::Stale), 1);
+    assert_eq!(testbed.counted(LookupOutcome::Stale), 1);
     testbed.after(SECOND);
     assert_eq!(testbed.resolver.lookup(&id("a")).await.unwrap_err(), StoreError::Timeout);
     assert_eq!(testbed.resolver.lookup(&id("b")).await.unwrap_err(), StoreError::Timeout);

@@ -5,7 +5,7 @@ use std::io;
 use serde_json::{Value, json};
 
 use crate::Exchange;
-use crate::origin::Outcome;
+use crate::origin::ExchangeResult;
 
 /// Ends a stream; what it carries says how.
 const END: u8 = 2;
@@ -49,7 +49,7 @@ pub(super) async fn message(exchange: &mut Exchange) -> io::Result<Value> {
 }
 
 /// Answers a unary call.
-pub(super) async fn reply(exchange: Exchange, response: Result<Value, Refusal>) -> Outcome {
+pub(super) async fn reply(exchange: Exchange, response: Result<Value, Refusal>) -> ExchangeResult {
     let (status, body) = match response {
         Ok(message) => (200, message),
         Err(refusal) => (refusal.status(), refusal.json()),
@@ -107,7 +107,7 @@ pub(super) async fn send(exchange: &mut Exchange, message: &Value) -> io::Result
 }
 
 /// Ends it.
-pub(super) async fn end(mut exchange: Exchange, refusal: Option<&Refusal>) -> Outcome {
+pub(super) async fn end(mut exchange: Exchange, refusal: Option<&Refusal>) -> ExchangeResult {
     let message = refusal.map_or_else(|| json!({}), |refusal| json!({ "error": refusal.json() }));
     exchange.chunk(frame(END, &message)).await?;
     exchange.end().await

@@ -11,14 +11,14 @@ use serde_json::json;
 
 use super::tree::Tree;
 use crate::Exchange;
-use crate::origin::Outcome;
+use crate::origin::ExchangeResult;
 
 /// A piece of a compressed response, which has no length in its head.
 const PIECE: usize = 32 * 1024;
 const BYTES: &str = "application/octet-stream";
 
 /// GET: the file, compressed if the client asks for that and nothing else.
-pub(super) async fn download(mut exchange: Exchange, tree: &Tree) -> Outcome {
+pub(super) async fn download(mut exchange: Exchange, tree: &Tree) -> ExchangeResult {
     let path = path(&exchange).unwrap_or_default();
     let Some(content) = tree.read(&path) else {
         let body = json!({ "code": 404, "message": format!("path '{path}' does not exist") });
@@ -38,7 +38,7 @@ pub(super) async fn download(mut exchange: Exchange, tree: &Tree) -> Outcome {
 }
 
 /// POST: the body is the file, or a form with one or more of them.
-pub(super) async fn upload(mut exchange: Exchange, tree: &Tree) -> Outcome {
+pub(super) async fn upload(mut exchange: Exchange, tree: &Tree) -> ExchangeResult {
     let mut body = Vec::new();
     loop {
         let piece = exchange.piece().await?;

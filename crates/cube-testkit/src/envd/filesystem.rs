@@ -6,7 +6,7 @@ use super::connect::{self, Refusal};
 use super::tree::Tree;
 use super::{Step, stream};
 use crate::Exchange;
-use crate::origin::Outcome;
+use crate::origin::ExchangeResult;
 
 /// The calls with one response.
 pub(super) fn call(tree: &Tree, name: &str, message: &Value) -> Result<Value, Refusal> {
@@ -35,7 +35,7 @@ pub(super) fn call(tree: &Tree, name: &str, message: &Value) -> Result<Value, Re
 }
 
 /// `WatchDir`: the events of a directory until the client leaves or its time is over.
-pub(super) async fn watch(mut exchange: Exchange, tree: &Tree) -> Outcome {
+pub(super) async fn watch(mut exchange: Exchange, tree: &Tree) -> ExchangeResult {
     let message = connect::question(&mut exchange).await?;
     connect::open(&mut exchange).await?;
     let path = message["path"].as_str().unwrap_or_default();

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep_until};
 
-use crate::origin::Outcome;
+use crate::origin::ExchangeResult;
 use crate::{Exchange, Origin, OriginBuilder};
 use connect::Refusal;
 use process::Processes;
@@ -25,7 +25,7 @@ use tree::Tree;
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Default)]
-struct World {
+struct EnvdState {
     tree: Tree,
     processes: Processes,
 }
@@ -33,7 +33,7 @@ struct World {
 /// A running envd; its port and connections close when it is dropped.
 pub struct Envd {
     origin: Origin,
-    world: Arc<World>,
+    world: Arc<EnvdState>,
 }
 
 impl Envd {
@@ -44,7 +44,7 @@ impl Envd {
 
     /// One that listens where the builder says.
     pub async fn over(builder: OriginBuilder) -> Self {
-        let world = Arc::new(World::default());
+        let world = Arc::new(EnvdState::default());
         let serving = Arc::clone(&world);
         let origin = builder.serve(move |exchange| response(exchange, Arc::clone(&serving))).await;
         Self { origin, world }
@@ -69,8 +69,8 @@ impl Envd {
     }
 }
 
-async fn response(mut exchange: Exchange, world: Arc<World>) -> Outcome {
-    let World { tree, processes } = &*world;
+async fn response(mut exchange: Exchange, world: Arc<EnvdState>) -> ExchangeResult {
+    let EnvdState { tree, processes } = &*world;
     let path = exchange.request.target.split('?').next().unwrap_or_default().to_owned();
     match (exchange.request.method.as_str(), path.as_str()) {
         ("GET", "/health") => exchange.reply(204, &[], "").await,
@@ -118,7 +118,7 @@ async fn stream<E>(
     keepalive: &Value,
     over: impl FnOnce(),
     step: impl Fn(E) -> Step,
-) -> Outcome {
+) -> ExchangeResult {
     let number = |name| exchange.request.headers.get(name).and_then(|value| value.parse().ok());
     let pause = number("keepalive-ping-interval").map_or(FOREVER, Duration::from_secs);
     let deadline = Instant::now() + number("connect-timeout-ms").map_or(FOREVER, Duration::from_millis);

@@ -13,7 +13,7 @@ use super::connect::{self, Incoming, Refusal};
 use super::script::{Event, Shell};
 use super::{Step, stream};
 use crate::Exchange;
-use crate::origin::Outcome;
+use crate::origin::ExchangeResult;
 
 /// The first process id that is given away.
 const FIRST: u32 = 42;
@@ -126,14 +126,14 @@ fn pid(message: &Value) -> u32 {
 }
 
 /// `Start`: begins a command and streams what it does.
-pub(super) async fn start(mut exchange: Exchange, processes: &Processes) -> Outcome {
+pub(super) async fn start(mut exchange: Exchange, processes: &Processes) -> ExchangeResult {
     let message = connect::question(&mut exchange).await?;
     let (pid, events) = processes.begin(&message);
     follow(exchange, processes, pid, events).await
 }
 
 /// `Connect`: streams what a command does from now on.
-pub(super) async fn connect(mut exchange: Exchange, processes: &Processes) -> Outcome {
+pub(super) async fn connect(mut exchange: Exchange, processes: &Processes) -> ExchangeResult {
     let pid = pid(&connect::question(&mut exchange).await?);
     match processes.listen(pid) {
         Ok(events) => follow(exchange, processes, pid, events).await,
@@ -149,7 +149,7 @@ async fn follow(
     processes: &Processes,
     pid: u32,
     mut events: UnboundedReceiver<Event>,
-) -> Outcome {
+) -> ExchangeResult {
     connect::open(&mut exchange).await?;
     connect::send(&mut exchange, &event(json!({ "start": { "pid": pid } }))).await?;
     let keepalive = event(json!({ "keepalive": {} }));
@@ -167,7 +167,7 @@ async fn follow(
 }
 
 /// `StreamInput`: standard input in pieces as the client writes them.
-pub(super) async fn stream_input(mut exchange: Exchange, processes: &Processes) -> Outcome {
+pub(super) async fn stream_input(mut exchange: Exchange, processes: &Processes) -> ExchangeResult {
     let mut incoming = Incoming::default();
     let mut to = 0;
     let mut refused = None;

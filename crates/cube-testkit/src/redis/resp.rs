@@ -44,9 +44,9 @@ impl fmt::Display for RedisError {
 }
 
 /// The connection's error outside, Redis's reply inside.
-pub(crate) type Outcome = io::Result<Result<Reply, RedisError>>;
+pub(crate) type ReplyResult = io::Result<Result<Reply, RedisError>>;
 
-pub(crate) async fn exchange(wire: &mut Wire<TcpStream>, words: &[&str]) -> Outcome {
+pub(crate) async fn exchange(wire: &mut Wire<TcpStream>, words: &[&str]) -> ReplyResult {
     let mut out = Vec::new();
     encode(words, &mut out);
     wire.send(out).await?;
@@ -62,7 +62,7 @@ pub(crate) fn encode<W: AsRef<str>>(words: &[W], out: &mut Vec<u8>) {
 }
 
 /// Reads one response.
-pub(crate) fn read(wire: &mut Wire<TcpStream>) -> Pin<Box<dyn Future<Output = Outcome> + Send + '_>> {
+pub(crate) fn read(wire: &mut Wire<TcpStream>) -> Pin<Box<dyn Future<Output = ReplyResult> + Send + '_>> {
     Box::pin(async move {
         let line = wire.line().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let rest = String::from_utf8_lossy(&line[1..]).trim_end().to_owned();

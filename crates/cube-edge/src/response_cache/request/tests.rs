@@ -6,7 +6,7 @@ use cube_route::{ListenerKind, RequestHead, Rules, SandboxId};
 use http::HeaderValue;
 
 use super::*;
-use crate::response_cache::key::Parts;
+use crate::response_cache::key::KeyParts;
 
 struct Nobody;
 
@@ -57,13 +57,17 @@ fn target_of(fields: &[(&str, &str)]) -> SandboxTarget {
 }
 
 /// What an everyday request from a stranger asks, with these fields.
-async fn asked(fields: &[(&str, &str)]) -> Option<Wish> {
+async fn asked(fields: &[(&str, &str)]) -> Option<CacheDemand> {
     let (entry, target, headers) = (entry("").await, target(80), headers(fields));
-    wish(&everyday(&headers, &target, &entry))
+    cache_demand(&everyday(&headers, &target, &entry))
 }
 
-fn everyday<'a>(headers: &'a HeaderMap, target: &'a SandboxTarget, entry: &'a RouteEntry) -> Asking<'a> {
-    Asking {
+fn everyday<'a>(
+    headers: &'a HeaderMap,
+    target: &'a SandboxTarget,
+    entry: &'a RouteEntry,
+) -> RequestFacts<'a> {
+    RequestFacts {
         method: &Method::GET,
         headers,
         target,
@@ -93,7 +97,7 @@ async fn an_everyday_request_takes_what_is_stored_and_leaves_what_it_gets() {
         ("E2b-Sandbox-Id", "a"),
         ("E2b-Sandbox-Port", "80"),
     ];
-    assert_eq!(asked(&fields).await, Some(Wish::any(&Method::GET)));
+    assert_eq!(asked(&fields).await, Some(CacheDemand::any(&Method::GET)));
 }
 
 #[tokio::test]
@@ -140,25 +144,25 @@ async fn what_makes_an_answer_one_clients_own_keeps_a_request_away() {
 #[tokio::test]
 async fn only_get_and_head_without_a_body_of_a_public_sandbox_and_not_on_the_port_of_envd() {
     let (public, web, envd, none) = (entry("").await, target(80), target(49983), HeaderMap::new());
-    let of = |change: fn(&mut Asking<'_>)| {
-        let mut asking = everyday(&none, &web, &public);
-        change(&mut asking);
-        wish(&asking)
+    let of = |change: fn(&mut RequestFacts<'_>)| {
+        let mut facts = everyday(&none, &web, &public);
+        change(&mut facts);
+        cache_demand(&facts)
     };
-    assert_eq!(of(|_| ()), Some(Wish::any(&Method::GET)));
-    assert_eq!(of(|asking| asking.method = &Method::HEAD), Some(Wish::any(&Method::HEAD)));
-    assert_eq!(of(|asking| asking.method = &Method::POST), None);
-    assert_eq!(of(|asking| asking.method = &Method::OPTIONS), None);
-    assert_eq!(of(|asking| asking.bodyless = false), None);
-    assert_eq!(wish(&everyday(&none, &envd, &public)), None);
+    assert_eq!(of(|_| ()), Some(CacheDemand::any(&Method::GET)));
+    assert_eq!(of(|facts| facts.method = &Method::HEAD), Some(CacheDemand::any(&Method::HEAD)));
+    assert_eq!(of(|facts| facts.method = &Method::POST), None);
+    assert_eq!(of(|facts| facts.method = &Method::OPTIONS), None);
+    assert_eq!(of(|facts| facts.bodyless = false), None);
+    assert_eq!(cache_demand(&everyday(&none, &envd, &public)), None);
     for access in [
         "    AllowPublicTraffic: \"false\"\n    TrafficAccessToken: example-token\n",
         "    TrafficAccessToken: example-token\n",
         "    AllowPublicTraffic: \"false\"\n",
     ] {
-        assert_eq!(wish(&everyday(&none, &web, entry(access).await.as_ref())), None, "{access}");
+        assert_eq!(cache_demand(&everyday(&none, &web, entry(access).await.as_ref())), None, "{access}");
     }
-    assert!(!Wish::any(&Method::HEAD).keep && Wish::any(&Method::GET).keep);
+    assert!(!CacheDemand::any(&Method::HEAD).keep && CacheDemand::any(&Method::GET).keep);
 }
 
 #[tokio::test]
@@ -166,11 +170,11 @@ async fn of_a_trusted_peer_only_what_is_said_anew_or_names_one_client_passes() {
     let (entry, target) = (entry("").await, target(80));
     let chained = |fields: &[(&str, &str)], chain: Option<&str>| {
         let headers = headers(fields);
-        let mut asking = everyday(&headers, &target, &entry);
-        asking.trusted = true;
-        asking.real_ip = Some("192.0.2.1".parse().unwrap());
-        asking.chain = chain.map(str::as_bytes);
-        wish(&asking).is_some()
+        let mut facts = everyday(&headers, &target, &entry);
+        facts.trusted = true;
+        facts.real_ip = Some("192.0.2.1".parse().unwrap());
+        facts.chain = chain.map(str::as_bytes);
+        cache_demand(&facts).is_some()
     };
     let forwarded = ("X-Forwarded-For", "whatever the chain is made from");
     assert!(chained(&[("X-Forwarded-Proto", "https"), ("X-Forwarded-Host", "a"), ("X-Real-IP", "b")], None));
@@ -187,15 +191,15 @@ async fn of_a_trusted_peer_only_what_is_said_anew_or_names_one_client_passes() {
 #[tokio::test]
 async fn the_names_of_the_header_form_stay_with_the_proxy_or_keep_a_request_away() {
     let (entry, target, fields) = (entry("").await, target(80), headers(&[("E2b-Sandbox-Id", "A")]));
-    let mut asking = everyday(&fields, &target, &entry);
-    assert!(wish(&asking).is_some());
-    asking.forward_credentials = true;
-    assert_eq!(wish(&asking), None);
+    let mut facts = everyday(&fields, &target, &entry);
+    assert!(cache_demand(&facts).is_some());
+    facts.forward_credentials = true;
+    assert_eq!(cache_demand(&facts), None);
 }
 
 #[tokio::test]
 async fn a_request_that_wants_an_answer_of_now_gets_one_and_leaves_it_behind() {
-    let anew = Some(Wish { stored: false, ..Wish::any(&Method::GET) });
+    let anew = Some(CacheDemand { stored: false, ..CacheDemand::any(&Method::GET) });
     for fields in [
         &[("Cache-Control", "no-cache")][..],
         &[("Cache-Control", "max-age")],
@@ -205,7 +209,7 @@ async fn a_request_that_wants_an_answer_of_now_gets_one_and_leaves_it_behind() {
     ] {
         assert_eq!(asked(fields).await, anew, "{fields:?}");
     }
-    let any = Some(Wish::any(&Method::GET));
+    let any = Some(CacheDemand::any(&Method::GET));
     assert_eq!(asked(&[("Pragma", "no-cache"), ("Cache-Control", "x=1")]).await, any);
     assert_eq!(asked(&[("Pragma", "x")]).await, any);
     assert_eq!(asked(&[("Cache-Control", "only-if-cached, max-stale=9, no-transform")]).await, any);
@@ -228,8 +232,8 @@ async fn a_request_says_how_old_an_answer_may_be_and_for_how_long_it_must_be_fre
         ("max-age=99999999999999999999", true),
         ("max-age=20, min-fresh=40", true),
     ] {
-        let wish = asked(&[("Cache-Control", control)]).await.unwrap();
-        assert_eq!(wish.takes(&freshness, came), takes, "{control}");
+        let demand = asked(&[("Cache-Control", control)]).await.unwrap();
+        assert_eq!(demand.takes(&freshness, came), takes, "{control}");
     }
     let any = asked(&[]).await.unwrap();
     assert!(any.takes(&freshness, came + seconds(39)) && !any.takes(&freshness, came + seconds(40)));
@@ -238,7 +242,7 @@ async fn a_request_says_how_old_an_answer_may_be_and_for_how_long_it_must_be_fre
 #[tokio::test]
 async fn no_two_different_requests_have_the_same_key() {
     let (entry, other, target, another) = (entry("").await, entry("").await, target(80), target(8080));
-    let usual = Parts {
+    let usual = KeyParts {
         entry: &entry,
         target: &target,
         scheme: "http",
@@ -247,7 +251,7 @@ async fn no_two_different_requests_have_the_same_key() {
         prefix: Some("/p"),
         upstream_target: b"/t",
     };
-    let parts = |change: fn(&mut Parts<'_>)| {
+    let parts = |change: fn(&mut KeyParts<'_>)| {
         let mut parts = usual.clone();
         change(&mut parts);
         parts.key()
@@ -263,7 +267,7 @@ async fn no_two_different_requests_have_the_same_key() {
         parts(|parts| (parts.prefix, parts.upstream_target) = (None, b"/p/t")),
         parts(|parts| parts.upstream_target = b"/t?"),
     ];
-    let mut of_others = Parts { entry: &other, ..usual.clone() };
+    let mut of_others = KeyParts { entry: &other, ..usual.clone() };
     keys.push(of_others.key());
     (of_others.entry, of_others.target) = (&entry, &another);
     keys.push(of_others.key());

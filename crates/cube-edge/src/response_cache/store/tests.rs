@@ -32,30 +32,30 @@ fn id(name: &str) -> SandboxId {
     SandboxId::parse(name).unwrap()
 }
 
-fn keep(store: &Store, name: &str, key: &str, body: &[u8]) -> Kept {
+fn keep(store: &ResponseStore, name: &str, key: &str, body: &[u8]) -> StoreOutcome {
     store.keep(&id(name), key.as_bytes(), answer(body, &[], Duration::from_secs(60)), || true)
 }
 
-fn found(store: &Store, key: &str, fields: &[(&str, &str)]) -> Option<Vec<u8>> {
-    let wish = Wish::any(&Method::GET);
-    let stored = store.find(key.as_bytes(), &request(fields), &wish, Instant::now());
+fn found(store: &ResponseStore, key: &str, fields: &[(&str, &str)]) -> Option<Vec<u8>> {
+    let demand = CacheDemand::any(&Method::GET);
+    let stored = store.find(key.as_bytes(), &request(fields), &demand, Instant::now());
     stored.map(|stored| stored.body.to_vec())
 }
 
 #[test]
 fn an_answer_is_found_by_its_whole_key_and_replaced_by_the_next() {
-    let store = Store::new(MIB, 1024).unwrap();
-    assert_eq!(keep(&store, "a", "k", b"one"), Kept::Stored { evicted: 0 });
+    let store = ResponseStore::new(MIB, 1024).unwrap();
+    assert_eq!(keep(&store, "a", "k", b"one"), StoreOutcome::Stored { evicted: 0 });
     assert_eq!(found(&store, "k", &[]), Some(b"one".to_vec()));
     assert_eq!(found(&store, "k ", &[]), None);
-    assert_eq!(keep(&store, "a", "k", b"two"), Kept::Stored { evicted: 0 });
+    assert_eq!(keep(&store, "a", "k", b"two"), StoreOutcome::Stored { evicted: 0 });
     assert_eq!(found(&store, "k", &[]), Some(b"two".to_vec()));
     assert_eq!(store.size().0, 1);
 }
 
 #[test]
 fn answers_of_one_key_stand_beside_each_other_by_what_they_vary_by() {
-    let store = Store::new(MIB, 1024).unwrap();
+    let store = ResponseStore::new(MIB, 1024).unwrap();
     for accept in ["a", "b"] {
         let stored = answer(accept.as_bytes(), &[("Accept", accept)], Duration::from_secs(60));
         store.keep(&id("a"), b"k", stored, || true);
@@ -69,7 +69,7 @@ fn answers_of_one_key_stand_beside_each_other_by_what_they_vary_by() {
 
 #[test]
 fn the_variants_of_one_key_are_bounded_and_the_newest_stay() {
-    let store = Store::new(MIB, 1024).unwrap();
+    let store = ResponseStore::new(MIB, 1024).unwrap();
     let accepts: Vec<String> = (0..100).map(|n| n.to_string()).collect();
     for accept in &accepts {
         let stored = answer(b"x", &[("Accept", accept)], Duration::from_secs(60));
@@ -84,7 +84,7 @@ fn the_variants_of_one_key_are_bounded_and_the_newest_stay() {
 
 #[test]
 fn what_is_not_fresh_is_not_found_and_makes_room() {
-    let store = Store::new(MIB, 1024).unwrap();
+    let store = ResponseStore::new(MIB, 1024).unwrap();
     let stale = answer(b"old", &[("Accept", "a")], Duration::from_nanos(1));
     store.keep(&id("a"), b"k", stale, || true);
     assert_eq!(found(&store, "k", &[("Accept", "a")]), None);
@@ -94,7 +94,7 @@ fn what_is_not_fresh_is_not_found_and_makes_room() {
 
 #[test]
 fn forgetting_a_sandbox_frees_all_of_it_and_nothing_else() {
-    let store = Store::new(MIB, 1024).unwrap();
+    let store = ResponseStore::new(MIB, 1024).unwrap();
     keep(&store, "a", "a1", b"x");
     keep(&store, "a", "a2", b"x");
     keep(&store, "b", "b1", b"x");
@@ -112,9 +112,9 @@ fn forgetting_a_sandbox_frees_all_of_it_and_nothing_else() {
 
 #[test]
 fn an_answer_that_is_outdated_when_it_is_whole_is_not_kept() {
-    let store = Store::new(MIB, 1024).unwrap();
+    let store = ResponseStore::new(MIB, 1024).unwrap();
     let stored = answer(b"x", &[], Duration::from_secs(60));
-    assert_eq!(store.keep(&id("a"), b"k", stored, || false), Kept::Outdated);
+    assert_eq!(store.keep(&id("a"), b"k", stored, || false), StoreOutcome::Outdated);
     assert_eq!(store.size(), (0, 0));
     assert!(store.index.lock().keys.is_empty());
 }
@@ -122,11 +122,11 @@ fn an_answer_that_is_outdated_when_it_is_whole_is_not_kept() {
 #[test]
 fn memory_is_bounded_and_the_index_knows_what_was_pushed_out() {
     let memory = 256 * 1024;
-    let store = Store::new(memory, 1024).unwrap();
+    let store = ResponseStore::new(memory, 1024).unwrap();
     let mut evicted = 0;
     for n in 0..2000 {
         match keep(&store, &format!("s{}", n % 50), &format!("key{n}"), &[7; 1024]) {
-            Kept::Stored { evicted: more } => evicted += more,
+            StoreOutcome::Stored { evicted: more } => evicted += more,
             other => panic!("{other:?}"),
         }
         assert!(store.size().1 <= memory as u64);
@@ -141,16 +141,16 @@ fn memory_is_bounded_and_the_index_knows_what_was_pushed_out() {
 
 #[test]
 fn what_fits_nowhere_is_not_kept_and_one_of_the_largest_is() {
-    let store = Store::new(MIB, MIB).unwrap();
-    assert_eq!(keep(&store, "a", "k", &vec![0; MIB]), Kept::TooLarge);
+    let store = ResponseStore::new(MIB, MIB).unwrap();
+    assert_eq!(keep(&store, "a", "k", &vec![0; MIB]), StoreOutcome::TooLarge);
     assert_eq!(store.size(), (0, 0));
     assert!(store.index.lock().keys.is_empty());
-    assert!(matches!(keep(&store, "a", "k", &vec![0; MIB - MIB / 10]), Kept::Stored { .. }));
-    let defaults = Store::new(48 * MIB, MIB).unwrap();
-    assert!(matches!(keep(&defaults, "a", "k", &vec![0; MIB]), Kept::Stored { .. }));
+    assert!(matches!(keep(&store, "a", "k", &vec![0; MIB - MIB / 10]), StoreOutcome::Stored { .. }));
+    let defaults = ResponseStore::new(48 * MIB, MIB).unwrap();
+    assert!(matches!(keep(&defaults, "a", "k", &vec![0; MIB]), StoreOutcome::Stored { .. }));
     // Two that do not fit together under one key: the newer one stays.
     let other = answer(&vec![0; MIB - MIB / 10], &[("Accept", "b")], Duration::from_secs(60));
-    assert!(matches!(store.keep(&id("a"), b"k", other, || true), Kept::Stored { .. }));
+    assert!(matches!(store.keep(&id("a"), b"k", other, || true), StoreOutcome::Stored { .. }));
     assert!(found(&store, "k", &[("Accept", "b")]).is_some());
     assert_eq!((found(&store, "k", &[]), store.size().0), (None, 1));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::sample::{Sample, Series};
+use super::scrape::{Scrape, Series};
 
 /// Everything that `top` shows, and what `--json` writes. Rates are a second, times in milliseconds;
 /// what no request has told is null.
@@ -109,7 +109,7 @@ const FAILURES: [&str; 6] = ["310500", "310501", "310503", "310508", "310509", "
 
 impl Figures {
     /// What happened from `before` to `now`.
-    pub(super) fn between(before: &Sample, now: &Sample) -> Self {
+    pub(super) fn between(before: &Scrape, now: &Scrape) -> Self {
         let seconds = now.at.saturating_duration_since(before.at).max(Duration::from_millis(1)).as_secs_f64();
         let rate = |name: &str, labels: &[(&str, &str)]| {
             since(before.series.sum(name, labels), now.series.sum(name, labels)) / seconds
@@ -259,7 +259,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::cli::top) fn sample(at: Instant, text: &str, top: Value) -> Sample {
+    pub(in crate::cli::top) fn sample(at: Instant, text: &str, top: Value) -> Scrape {
         let processes = json!({
             "now": 3_700_000,
             "processes": [
@@ -268,7 +268,7 @@ pub(super) mod tests {
                 { "pid": 4712, "version": null, "streams": null },
             ],
         });
-        Sample { at, series: Series::parse(text), top, processes }
+        Scrape { at, series: Series::parse(text), top, processes }
     }
 
     /// Two looks, two seconds apart.

@@ -3,7 +3,7 @@
 
 mod figures;
 mod lines;
-mod sample;
+mod scrape;
 mod screen;
 
 use std::io::IsTerminal;
@@ -15,7 +15,7 @@ use clap::Args;
 use crate::config::{self, Config};
 use crate::error::StartError;
 use figures::Figures;
-use sample::Sample;
+use scrape::Scrape;
 
 use super::file::ConfigFile;
 use super::{block_on, complain, say};
@@ -47,12 +47,12 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// What one interval came to, or why there is nothing to tell.
-type Told = Result<Box<Figures>, StartError>;
+type Interval = Result<Box<Figures>, StartError>;
 
 pub(super) fn run(options: &Options) -> Result<(), StartError> {
     let config = options.file.load_for(&["admin"])?;
     // What does not answer at all is said at once, on no screen of its own.
-    let first = block_on(Sample::take(&config))?;
+    let first = block_on(Scrape::take(&config))?;
     let (tell, told) = mpsc::sync_channel(1);
     let interval = options.interval;
     std::thread::spawn(move || watch(&config, first, interval, &tell));
@@ -64,13 +64,13 @@ pub(super) fn run(options: &Options) -> Result<(), StartError> {
 }
 
 /// Looks again and again, until nobody listens any more.
-fn watch(config: &Config, first: Sample, interval: Duration, tell: &mpsc::SyncSender<Told>) {
+fn watch(config: &Config, first: Scrape, interval: Duration, tell: &mpsc::SyncSender<Interval>) {
     let mut before = first;
     let mut due = Instant::now();
     loop {
         due = (due + interval).max(Instant::now());
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let told = match block_on(Sample::take(config)) {
+        let told = match block_on(Scrape::take(config)) {
             Ok(now) => {
                 let figures = Figures::between(&before, &now);
                 before = now;
@@ -85,7 +85,7 @@ fn watch(config: &Config, first: Sample, interval: Duration, tell: &mpsc::SyncSe
 }
 
 /// One line an interval, or one object, or with `--once` the one table.
-fn write(options: &Options, told: &mpsc::Receiver<Told>) -> Result<(), StartError> {
+fn write(options: &Options, told: &mpsc::Receiver<Interval>) -> Result<(), StartError> {
     let mut written = 0_u32;
     for told in told {
         let figures = match told {

@@ -11,7 +11,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table};
 
-use super::Told;
+use super::Interval;
 use super::figures::Figures;
 use super::lines::{blocks, rate, title};
 use crate::error::StartError;
@@ -33,7 +33,7 @@ struct View {
 }
 
 /// Shows what is told until q, Esc or Ctrl-C.
-pub(super) fn show(told: &Receiver<Told>, interval: Duration) -> Result<(), StartError> {
+pub(super) fn show(told: &Receiver<Interval>, interval: Duration) -> Result<(), StartError> {
     let failed = |source| StartError::File { path: "the terminal".into(), source };
     // Also puts the terminal back should anything panic.
     let mut terminal = ratatui::try_init().map_err(failed)?;
@@ -44,7 +44,7 @@ pub(super) fn show(told: &Receiver<Told>, interval: Duration) -> Result<(), Star
 
 fn follow(
     terminal: &mut ratatui::DefaultTerminal,
-    told: &Receiver<Told>,
+    told: &Receiver<Interval>,
     interval: Duration,
 ) -> std::io::Result<()> {
     let mut view = View { interval, ..View::default() };
@@ -82,7 +82,7 @@ fn ends(key: KeyEvent) -> bool {
 }
 
 impl View {
-    fn take(&mut self, told: Told) {
+    fn take(&mut self, told: Interval) {
         match told {
             Ok(figures) => {
                 #[expect(

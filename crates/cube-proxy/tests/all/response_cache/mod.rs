@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cube_testkit::serde_json::{Value, json};
-use cube_testkit::{By, Env, Exchange, Origin, Outcome, Response, Sandbox, eventually};
+use cube_testkit::{By, Env, Exchange, ExchangeResult, Origin, Response, Sandbox, eventually};
 use tokio::sync::OnceCell;
 
 use crate::support;
@@ -39,9 +39,9 @@ async fn with(overrides: Value) -> Env {
 async fn scripted<F, Fut>(script: F) -> Origin
 where
     F: Fn(Exchange) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Outcome> + Send + 'static,
+    Fut: Future<Output = ExchangeResult> + Send + 'static,
 {
-    Origin::scripted(move |exchange| -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+    Origin::scripted(move |exchange| -> Pin<Box<dyn Future<Output = ExchangeResult> + Send>> {
         if exchange.request.target == WARM {
             return Box::pin(exchange.reply(200, &[PUBLIC], "warm"));
         }

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use cube_testkit::serde_json::json;
-use cube_testkit::{Envd, Exchange, Origin, Outcome, scripts};
+use cube_testkit::{Envd, Exchange, ExchangeResult, Origin, scripts};
 
 use super::{Flavour, Place, Results, Way};
 
 /// What the scripts ask for.
-async fn application(mut exchange: Exchange) -> Outcome {
+async fn application(mut exchange: Exchange) -> ExchangeResult {
     match exchange.request.target.as_str() {
         "/ws" => scripts::websocket(exchange).await,
         "/large" => exchange.reply(200, &[], vec![7; 200_000]).await,

@@ -9,7 +9,7 @@ pub(super) const TRIES: usize = 4;
 
 /// What one line says.
 #[derive(Debug, Clone)]
-pub struct Entry<'a> {
+pub struct LogEntry<'a> {
     /// The texts of the request.
     pub texts: Texts<'a>,
     /// What is known of it beside.
@@ -20,15 +20,15 @@ pub struct Entry<'a> {
 
 /// One line as it waits in the queue; its texts lie in the queue's buffer.
 #[derive(Debug, Clone)]
-pub(super) struct Record {
+pub(super) struct QueuedEntry {
     pub(super) values: LineValues,
     pub(super) upstreams: [Option<UpstreamTry>; TRIES],
     lengths: [u32; TEXTS],
 }
 
-impl Record {
+impl QueuedEntry {
     /// Copies `entry`: its texts to the end of `buffer`, if it stays within `limit` bytes.
-    pub(super) fn pack(entry: &Entry<'_>, buffer: &mut Vec<u8>, limit: usize) -> Option<Self> {
+    pub(super) fn pack(entry: &LogEntry<'_>, buffer: &mut Vec<u8>, limit: usize) -> Option<Self> {
         let texts = entry.texts.packed();
         let size: usize = texts.iter().map(|text| text.len()).sum();
         if buffer.len().saturating_add(size) > limit {

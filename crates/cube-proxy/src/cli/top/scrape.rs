@@ -14,7 +14,7 @@ const MOST: usize = 60;
 
 /// One look at the running proxy.
 #[derive(Debug)]
-pub(super) struct Sample {
+pub(super) struct Scrape {
     /// When.
     pub(super) at: Instant,
     pub(super) series: Series,
@@ -24,7 +24,7 @@ pub(super) struct Sample {
     pub(super) processes: Value,
 }
 
-impl Sample {
+impl Scrape {
     /// Asks the proxy that runs with this configuration.
     ///
     /// # Errors
@@ -38,16 +38,16 @@ impl Sample {
     }
 }
 
-/// One series of a metric.
+/// One value of a metric and its labels.
 #[derive(Debug, Clone, PartialEq)]
-struct Entry {
+struct MetricSample {
     labels: BTreeMap<String, String>,
     value: f64,
 }
 
 /// Values by name and labels.
 #[derive(Debug, Default)]
-pub(super) struct Series(BTreeMap<String, Vec<Entry>>);
+pub(super) struct Series(BTreeMap<String, Vec<MetricSample>>);
 
 impl Series {
     /// Reads the text. A line that is no sample is passed over: what it would have said counts as 0.
@@ -61,7 +61,8 @@ impl Series {
 
     /// The sum over all series of that name that carry these labels.
     pub(super) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let carries = |entry: &&Entry| labels.iter().all(|(label, value)| entry.label(label) == Some(*value));
+        let carries =
+            |entry: &&MetricSample| labels.iter().all(|(label, value)| entry.label(label) == Some(*value));
         self.of(name).iter().filter(carries).map(|entry| entry.value).sum()
     }
 
@@ -89,12 +90,12 @@ impl Series {
         buckets
     }
 
-    fn of(&self, name: &str) -> &[Entry] {
+    fn of(&self, name: &str) -> &[MetricSample] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 }
 
-impl Entry {
+impl MetricSample {
     fn label(&self, name: &str) -> Option<&str> {
         self.labels.get(name).map(String::as_str)
     }
@@ -106,16 +107,16 @@ fn number(text: &str) -> Option<f64> {
 }
 
 /// `name{label="value",...} number`, and nothing else that begins otherwise.
-fn line(text: &str) -> Option<(String, Entry)> {
+fn line(text: &str) -> Option<(String, MetricSample)> {
     if text.starts_with('#') {
         return None;
     }
     let (series, value) = text.rsplit_once(' ')?;
     let value = number(value)?;
     let Some((name, rest)) = series.split_once('{') else {
-        return Some((series.to_owned(), Entry { labels: BTreeMap::new(), value }));
+        return Some((series.to_owned(), MetricSample { labels: BTreeMap::new(), value }));
     };
-    Some((name.to_owned(), Entry { labels: labels(rest.strip_suffix('}')?)?, value }))
+    Some((name.to_owned(), MetricSample { labels: labels(rest.strip_suffix('}')?)?, value }))
 }
 
 /// `a="b",c="d"`, with `\\`, `\"` and `\n` in values.

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that responses on their way may take, all together.
-pub(crate) struct Room(AtomicUsize);
+pub(crate) struct FillMemory(AtomicUsize);
 
-impl Room {
+impl FillMemory {
     pub(crate) fn new(bytes: usize) -> Self {
         Self(AtomicUsize::new(bytes))
     }
