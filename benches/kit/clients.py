@@ -65,11 +65,11 @@ class Clients:
             raise Failed(f"h2load: {output[-800:]}")
         status = re.search(r"status codes: (\d+) 2xx, (\d+) 3xx, (\d+) 4xx, (\d+) 5xx", output)
         if not status or int(status[1]) == 0 or any(int(status[n]) for n in (2, 3, 4)):
-            raise Failed(f"h2load: answers other than 200: {output[-800:]}")
+            raise Failed(f"h2load: responses other than 200: {output[-800:]}")
         return {"count": int(found[1]), "seconds": seconds}
 
     def paced(self, port, host, seconds, rate, connections=64):
-        """Starts so many requests a second, whatever the answers do."""
+        """Starts so many requests a second, whatever the responses do."""
         return self.started(self.binaries / "bench-streams", "paced", f"127.0.0.1:{port}", host, connections,
                             seconds, f"{rate:.3f}", TOKEN_FIELD)
 

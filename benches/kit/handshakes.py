@@ -29,11 +29,11 @@ def one(made, port, host, request, session):
         if not request:
             return None, False
         stream.sendall(request)
-        answer = b""
-        while not answer.endswith(b"hello testbed\n"):
+        response = b""
+        while not response.endswith(b"hello testbed\n"):
             piece = stream.recv(65536)
             if not piece:
-                raise OSError(f"the connection ended after {answer!r}")
+                raise OSError(f"the connection ended after {response!r}")
             answer += piece
         return stream.session, stream.session_reused
 

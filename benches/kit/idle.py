@@ -19,14 +19,14 @@ def context(protocol):
 
 def get_http1(stream, host, token):
     stream.sendall(f"GET / HTTP/1.1\r\nHost: {host}\r\nE2b-Traffic-Access-Token: {token}\r\n\r\n".encode())
-    answer = b""
-    while not answer.endswith(b"hello testbed\n"):
+    response = b""
+    while not response.endswith(b"hello testbed\n"):
         piece = stream.recv(65536)
         if not piece:
-            raise OSError(f"the connection ended after {answer!r}")
+            raise OSError(f"the connection ended after {response!r}")
         answer += piece
-    if not answer.startswith(b"HTTP/1.1 200"):
-        raise OSError(f"an answer that was not expected: {answer!r}")
+    if not response.startswith(b"HTTP/1.1 200"):
+        raise OSError(f"a response that was not expected: {response!r}")
 
 
 def frame(kind, flags, stream_id, payload=b""):
@@ -57,7 +57,7 @@ def get_h2(stream, host, token):
                 return
         piece = stream.recv(65536)
         if not piece:
-            raise OSError("the connection ended before the answer")
+            raise OSError("the connection ended before the response")
         data += piece
 
 

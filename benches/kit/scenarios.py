@@ -95,11 +95,11 @@ def path_form_302(bench, peer):
     prefix = f"/sandbox/{PUBLIC}/8000"
     connection = http.client.HTTPConnection("127.0.0.1", peer.http, timeout=20)
     connection.request("GET", f"{prefix}/moved", headers={"Host": "127.0.0.1"})
-    answer = connection.getresponse()
-    location, cookie = answer.getheader("Location"), answer.getheader("Set-Cookie")
+    response = connection.getresponse()
+    location, cookie = response.getheader("Location"), response.getheader("Set-Cookie")
     connection.close()
     if not location or not cookie or not location.startswith(f"{prefix}/login") or f"Path={prefix}/" not in cookie:
-        raise Failed(f"the answer was not rewritten: {location}, {cookie}")
+        raise Failed(f"the response was not rewritten: {location}, {cookie}")
     return bench.wrk(peer, fields=(), host="127.0.0.1", path=f"{prefix}/moved")
 
 
@@ -217,7 +217,7 @@ def turned(turns, number):
 
 SCENARIOS = [
     Scenario("get", "small GET, keep-alive", "request", ("direct", *PROXIES, "other"), small_get,
-             "64 connections, 12 bytes of answer. nginx + Lua and Cube Proxy look up a private sandbox, check "
+             "64 connections, 12 bytes of response. nginx + Lua and Cube Proxy look up a private sandbox, check "
              "its token and log; the others only forward."),
     Scenario("latency", "the same at half of saturation", "request", ("direct", *PROXIES), latency,
              "As many requests a second for everyone as are half of what Cube Proxy did above, over 64 "
@@ -230,9 +230,9 @@ SCENARIOS = [
     Scenario("public", "public sandbox", "request", ("cube",), public,
              "As the first row without a token: what the token costs.", beside="get"),
     Scenario("host302", "host form, 302", "request", ("cube",), host_form_302,
-             "An answer with Location and Set-Cookie that nothing is changed in."),
+             "A response with Location and Set-Cookie that nothing is changed in."),
     Scenario("path302", "path form, 302 rewritten", "request", ("cube",), path_form_302,
-             "The same answer, Location and the cookie's path moved under the prefix.", beside="host302"),
+             "The same response, Location and the cookie's path moved under the prefix.", beside="host302"),
     Scenario("tlsfull", "TLS 1.3, full handshake", "handshake", ("nginx", "haproxy", "cube"), tls("full"),
              "ECDSA P-256 certificate, X25519; the connection ends after the handshake."),
     Scenario("tlsnew", "TLS 1.3, new connection each", "request", ("nginx", "haproxy", "cube"), tls("get"),

@@ -78,15 +78,15 @@ class Testbed:
                      "TrafficAccessToken", TOKEN)
 
     def command(self, *words):
-        """One Redis command; its answer, undecoded."""
+        """One Redis command; its reply, undecoded."""
         words = [str(word).encode() for word in words]
         message = b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
         with socket.create_connection(("127.0.0.1", self.redis), timeout=60) as connection:
             connection.sendall(message)
-            answer = connection.recv(65536)
-        if answer.startswith(b"-"):
-            raise Failed(f"Redis: {answer.decode(errors='replace')}")
-        return answer
+            reply = connection.recv(65536)
+        if reply.startswith(b"-"):
+            raise Failed(f"Redis: {reply.decode(errors='replace')}")
+        return reply
 
     def populate(self, count):
         """Writes the numbered sandboxes 0..count: private, two ports, spread over the nodes."""
@@ -160,8 +160,8 @@ class Testbed:
 
     def metric(self, peer, name):
         """A metric without labels of a Cube Proxy."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{peer.metrics}/metrics", timeout=20) as answer:
-            text = answer.read()
+        with urllib.request.urlopen(f"http://127.0.0.1:{peer.metrics}/metrics", timeout=20) as response:
+            text = response.read()
         for line in text.decode().splitlines():
             if line.startswith(name + " "):
                 return float(line.split()[1])

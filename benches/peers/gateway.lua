@@ -1,5 +1,5 @@
 -- The proxy's job on nginx: whom the host names, the route from a shared dictionary (Redis on a
--- miss), the traffic token, the backend, and the return code on the answer. The host form only.
+-- miss), the traffic token, the backend, and the return code on the response. The host form only.
 
 local balancer = require "ngx.balancer"
 local redis = require "nginx.redis"
@@ -90,7 +90,7 @@ function M.balance()
     end
 end
 
-function M.answer()
+function M.respond()
     local variables = ngx.var
     if variables.cube_retcode == "-" then
         local status = ngx.status

@@ -36,7 +36,7 @@ pub use decision::{ExplainQuery, ExplainQueryError};
 pub use drain::{Drain, Stage};
 pub use error::EdgeError;
 pub use error_response::{
-    Dialect, OwnResponse, ProxyError, Reason, ResponseFormat, Settings as AnswerSettings, is_preflight,
+    Dialect, OwnResponse, ProxyError, Reason, ResponseFormat, Settings as OwnResponseSettings, is_preflight,
     render,
 };
 pub use gateway::{Gateway, GatewayParts};

@@ -39,7 +39,7 @@ pub struct Settings {
     /// `previews`.
     pub previews: PreviewSettings,
     /// `errors`.
-    pub answers: error_response::Settings,
+    pub own_responses: error_response::Settings,
     /// `traffic_token.exempt_ports`, the dialect's default applied.
     pub exempt_ports: Vec<Port>,
     /// `upstream.cidrs`, `upstream.host_ports` and the proxy's own sockets.

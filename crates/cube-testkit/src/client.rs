@@ -70,7 +70,7 @@ impl Client {
 
     /// The next response's head, the 1xx responses before it collected.
     pub async fn head(&mut self) -> Response {
-        self.try_head().await.expect("an answer").expect("an answer, not the end of the connection")
+        self.try_head().await.expect("a response").expect("a response, not the end of the connection")
     }
 
     /// The next response's head; `None` when the connection ends instead.
@@ -80,7 +80,7 @@ impl Client {
     pub async fn try_head(&mut self) -> io::Result<Option<Response>> {
         let mut informational = Vec::new();
         loop {
-            let Some(head) = within("an answer", self.wire.head()).await? else { return Ok(None) };
+            let Some(head) = within("a response", self.wire.head()).await? else { return Ok(None) };
             let mut response = Response::of_head(head);
             if (100..200).contains(&response.status) && response.status != 101 {
                 informational.push(response);

@@ -196,7 +196,7 @@ impl H2Upload {
     /// The response's head; its body, and the rest of the request's, are left to the test.
     pub async fn begun(self) -> H2Response {
         let Self { stream, response, begun } = self;
-        let (head, body) = within("an answer", response).await.expect("an answer").into_parts();
+        let (head, body) = within("a response", response).await.expect("a response").into_parts();
         let head = Response {
             version: "HTTP/2.0".to_owned(),
             status: head.status.as_u16(),
@@ -220,7 +220,7 @@ impl H2Upload {
 
     /// The response, whole; it is not `clean` when the stream was reset.
     pub async fn response(self) -> Response {
-        self.outcome().await.expect("an answer")
+        self.outcome().await.expect("a response")
     }
 
     /// The same where there may be none.
@@ -229,7 +229,7 @@ impl H2Upload {
     /// What the stream says that was reset before the response's head.
     pub async fn outcome(self) -> Result<Response, h2::Error> {
         let Self { stream: _open, response, begun } = self;
-        let (head, mut body) = within("an answer", response).await?.into_parts();
+        let (head, mut body) = within("a response", response).await?.into_parts();
         let mut response = Response {
             version: "HTTP/2.0".to_owned(),
             status: head.status.as_u16(),

@@ -245,7 +245,7 @@ mod tests {
 
     async fn ping(wire: &mut Wire<TcpStream>) -> io::Result<Option<String>> {
         wire.send("*1\r\n$4\r\nPING\r\n").await?;
-        let line = within("an answer", wire.line()).await?;
+        let line = within("a response", wire.line()).await?;
         Ok(line.map(|line| String::from_utf8(line).unwrap()))
     }
 

@@ -68,7 +68,7 @@ impl WebSocket {
     /// Sends text and takes what comes back.
     pub async fn say(&mut self, text: &str) -> String {
         self.send(text).await;
-        self.next().await.expect("an answer").expect("an answer").into_text().expect("text").to_string()
+        self.next().await.expect("a response").expect("a response").into_text().expect("text").to_string()
     }
 
     /// Closes and waits for the other side's close frame.
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_an_error_with_its_answer() {
+    async fn a_refusal_is_an_error_with_its_response() {
         let origin = Origin::replying(403, &[], "no").await;
         let refused = WebSocket::open(origin.address(), "/", &[]).await.err();
         assert!(matches!(refused, Some(Error::Http(response)) if response.status() == 403));

@@ -28,11 +28,11 @@ async fn serve(mut stream: TcpStream) -> io::Result<()> {
     while let Some(head) = head::read(&mut stream).await? {
         let lower = head.text.to_ascii_lowercase();
         if lower.contains("\r\nupgrade: websocket\r\n") {
-            let answer = format!(
+            let response = format!(
                 "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                  Sec-WebSocket-Accept: {ACCEPT}\r\n\r\n"
             );
-            stream.write_all(answer.as_bytes()).await?;
+            stream.write_all(response.as_bytes()).await?;
             return echo(stream, head.rest).await;
         }
         if let Some(every) = every(&lower) {

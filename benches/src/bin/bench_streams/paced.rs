@@ -100,7 +100,7 @@ async fn exchange(socket: &mut TcpStream, request: &[u8]) -> io::Result<()> {
     });
     let good = head.text.starts_with("HTTP/1.1 200 ");
     let Some(length) = length.filter(|length| good && *length <= LONGEST) else {
-        return Err(io::Error::other(format!("an answer that was not expected: {}", head.text)));
+        return Err(io::Error::other(format!("a response that was not expected: {}", head.text)));
     };
     let mut rest = vec![0; length.saturating_sub(head.rest.len())];
     socket.read_exact(&mut rest).await?;

@@ -50,7 +50,7 @@ impl AdminApp {
     }
 
     /// `None`: there is nobody to answer.
-    async fn answer(&self, http: &mut ServerSession) -> Option<AdminResponse> {
+    async fn respond(&self, http: &mut ServerSession) -> Option<AdminResponse> {
         let peer = peer(http);
         let head = http.req_header();
         if let Err(refused) = self.0.check_head(peer, &head.uri, &head.headers) {
@@ -71,8 +71,8 @@ impl AdminApp {
 impl OperatorApp for AdminApp {
     async fn respond(&self, mut http: ServerSession, shutdown: &ShutdownWatch) -> Option<Stream> {
         let _under_way = self.0.under_way();
-        let answer = self.answer(&mut http).await?;
-        send(http, &answer, shutdown).await
+        let response = self.respond(&mut http).await?;
+        send(http, &response, shutdown).await
     }
 }
 
@@ -94,9 +94,9 @@ impl MetricsApp {
         Self { scraped: None, readiness }
     }
 
-    pub(super) async fn answer(&self, method: &Method, path: &str) -> AdminResponse {
-        if let Some(answer) = probe(&self.readiness, method.as_str(), path) {
-            return answer;
+    pub(super) async fn respond(&self, method: &Method, path: &str) -> AdminResponse {
+        if let Some(response) = probe(&self.readiness, method.as_str(), path) {
+            return response;
         }
         match &self.scraped {
             Some(state) if path == scrape::PATH && matches!(*method, Method::GET | Method::HEAD) => {
@@ -118,11 +118,11 @@ impl OperatorApp for MetricsApp {
             scrape::PATH => refuse_browser(peer(&http), &head.uri, &head.headers).err(),
             _ => None,
         };
-        let answer = match refused {
+        let response = match refused {
             Some(refused) => refused,
-            None => self.answer(&head.method, head.uri.path()).await,
+            None => self.respond(&head.method, head.uri.path()).await,
         };
-        send(http, &answer, shutdown).await
+        send(http, &response, shutdown).await
     }
 }
 
@@ -149,11 +149,11 @@ pub async fn read_head(stream: Stream, shutdown: &ShutdownWatch) -> Option<Serve
 
 /// Responds to a head that is none.
 async fn refuse_head(mut http: ServerSession) {
-    let answer = AdminResponse::error(StatusCode::BAD_REQUEST, "malformed request");
+    let response = AdminResponse::error(StatusCode::BAD_REQUEST, "malformed request");
     http.set_keepalive(None);
     let sending = async {
-        http.write_response_header(Box::new(answer.head()?)).await?;
-        http.write_response_body(answer.body, true).await
+        http.write_response_header(Box::new(response.head()?)).await?;
+        http.write_response_body(response.body, true).await
     };
     let ServerSession::H1(mut connection) = (match timeout(WRITE, sending).await {
         Ok(Ok(())) => http,
@@ -207,7 +207,7 @@ async fn read_body(http: &mut ServerSession) -> ReadBody {
 }
 
 /// Sends the response. A connection whose request was not read to its end is not kept.
-async fn send(mut http: ServerSession, answer: &AdminResponse, shutdown: &ShutdownWatch) -> Option<Stream> {
+async fn send(mut http: ServerSession, response: &AdminResponse, shutdown: &ShutdownWatch) -> Option<Stream> {
     let unread = !http.is_body_done();
     // The time to end may have come while the response was made.
     if unread || *shutdown.borrow() {
@@ -215,8 +215,8 @@ async fn send(mut http: ServerSession, answer: &AdminResponse, shutdown: &Shutdo
     }
     let no_body = http.req_header().method == Method::HEAD;
     let sending = async {
-        http.write_response_header(Box::new(answer.head()?)).await?;
-        let body = if no_body { bytes::Bytes::new() } else { answer.body.clone() };
+        http.write_response_header(Box::new(response.head()?)).await?;
+        let body = if no_body { bytes::Bytes::new() } else { response.body.clone() };
         http.write_response_body(body, true).await
     };
     // A peer that does not take its response loses it.

@@ -315,7 +315,7 @@ pub(super) async fn ask(
     body: &[u8],
     patience: Duration,
 ) -> AdminResponse {
-    let (reply, answer) = oneshot::channel();
+    let (reply, response) = oneshot::channel();
     let errand = ForwardedRequest {
         method: method.to_owned(),
         target: target.to_owned(),
@@ -324,7 +324,7 @@ pub(super) async fn ask(
     };
     let ask = async {
         successor.send(errand).await.ok()?;
-        answer.await.ok()
+        response.await.ok()
     };
     let answered = timeout(patience, ask).await.ok().flatten();
     match answered.and_then(|(status, body)| Some((StatusCode::from_u16(status).ok()?, body))) {
@@ -366,8 +366,8 @@ mod tests {
             errand.reply.send((200, errand.body)).unwrap();
             drop(errands);
         });
-        let answer = ask(&successor, "POST", "/admin/x", b"{}", ERRAND).await;
-        assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"{}"[..]));
+        let response = ask(&successor, "POST", "/admin/x", b"{}", ERRAND).await;
+        assert_eq!((response.status, &response.body[..]), (StatusCode::OK, &b"{}"[..]));
         answering.await.unwrap();
         assert_eq!(ask(&successor, "GET", "/", b"", ERRAND).await.status, StatusCode::SERVICE_UNAVAILABLE);
     }

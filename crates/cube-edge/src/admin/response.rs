@@ -1,4 +1,4 @@
-//! Answers of the listeners beside the data plane.
+//! Responses of the listeners beside the data plane.
 
 use bytes::Bytes;
 use cube_lifecycle::LifecycleResponse;
@@ -43,8 +43,8 @@ impl AdminResponse {
 }
 
 impl From<LifecycleResponse> for AdminResponse {
-    fn from(answer: LifecycleResponse) -> Self {
-        Self { status: answer.status, kind: "application/json", body: answer.body }
+    fn from(response: LifecycleResponse) -> Self {
+        Self { status: response.status, kind: "application/json", body: response.body }
     }
 }
 

@@ -137,20 +137,20 @@ impl AdminApi {
     /// The response to a request that [`AdminApi::check_head`] let through.
     pub(super) async fn handle(&self, method: &Method, uri: &Uri, body: &[u8]) -> AdminResponse {
         let path = uri.path();
-        if let Some(answer) = probe(&self.readiness, method.as_str(), path) {
-            return answer;
+        if let Some(response) = probe(&self.readiness, method.as_str(), path) {
+            return response;
         }
         if path.starts_with("/admin/") {
             match self.state.forwarding.turn().await {
                 Owner::This(turn) => {
-                    if let Some(answer) = self.state.lifecycle.admin(method, path, uri.query(), body) {
-                        let told = (*method == Method::POST && answer.status == StatusCode::OK)
+                    if let Some(response) = self.state.lifecycle.admin(method, path, uri.query(), body) {
+                        let told = (*method == Method::POST && response.status == StatusCode::OK)
                             .then(|| self.state.forwarding.tell(path, body));
                         drop(turn);
                         if let Some(told) = told {
                             told.heard().await;
                         }
-                        return answer.into();
+                        return response.into();
                     }
                 }
                 Owner::Successor(successor) => {
@@ -170,14 +170,14 @@ impl AdminApi {
 
     /// Answers a request that came to a process that this one took over from.
     pub async fn forwarded(&self, method: &str, target: &str, body: &[u8]) -> (u16, Bytes) {
-        let answer = match (method.parse(), target.parse()) {
+        let response = match (method.parse(), target.parse()) {
             (Ok(Method::GET), Ok(_)) if target == scrape::PATH => {
                 scrape::scrape(&self.state, &self.readiness).await
             }
             (Ok(method), Ok(uri)) => self.handle(&method, &uri, body).await,
             _ => AdminResponse::no_route(method, target),
         };
-        (answer.status.as_u16(), answer.body)
+        (response.status.as_u16(), response.body)
     }
 
     /// The response to a draining process that passes on the request to end itself, which is process
@@ -188,8 +188,8 @@ impl AdminApi {
         let own = method == "POST"
             && parameter(END_PROCESS, path).and_then(|named| named.parse().ok()) == Some(pid);
         own.then(|| {
-            let answer = processes::is_ended();
-            (answer.status.as_u16(), answer.body)
+            let response = processes::is_ended();
+            (response.status.as_u16(), response.body)
         })
     }
 

@@ -32,12 +32,12 @@ pub(super) async fn scrape(state: &ProxyState, readiness: &Readiness) -> AdminRe
     match timeout(TURN, state.forwarding.turn()).await {
         Ok(Owner::This(_)) | Err(_) => here(state, readiness),
         Ok(Owner::Successor(successor)) => {
-            let answer = forwarding::ask(&successor, "GET", PATH, b"", ERRAND).await;
-            match answer.status {
-                StatusCode::OK => AdminResponse { kind: TEXT, ..answer },
+            let response = forwarding::ask(&successor, "GET", PATH, b"", ERRAND).await;
+            match response.status {
+                StatusCode::OK => AdminResponse { kind: TEXT, ..response },
                 // It is of a version that answers for itself alone.
                 StatusCode::NOT_FOUND => here(state, readiness),
-                _ => answer,
+                _ => response,
             }
         }
     }

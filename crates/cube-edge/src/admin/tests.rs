@@ -55,7 +55,7 @@ fn settings() -> crate::Settings {
             tls: None,
         }),
         previews: crate::PreviewSettings::default(),
-        answers: crate::AnswerSettings::default(),
+        own_responses: crate::OwnResponseSettings::default(),
         exempt_ports: Vec::new(),
         guard: Arc::new(cube_resolver::AddressGuard::new(None, 1024..=65535, Vec::new())),
         pause_wait: Duration::from_secs(2),
@@ -133,12 +133,12 @@ async fn admin(token: Option<&str>) -> (SocketAddr, Parts) {
 async fn send(address: SocketAddr, request: &[u8]) -> (u16, String, String) {
     let mut tcp = TcpStream::connect(address).await.unwrap();
     tcp.write_all(request).await.unwrap();
-    let mut answer = Vec::new();
-    tokio::time::timeout(std::time::Duration::from_secs(20), tcp.read_to_end(&mut answer))
+    let mut response = Vec::new();
+    tokio::time::timeout(std::time::Duration::from_secs(20), tcp.read_to_end(&mut response))
         .await
         .expect("the connection ends")
         .unwrap();
-    let text = String::from_utf8(answer).unwrap();
+    let text = String::from_utf8(response).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}"));
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     (status, head.to_ascii_lowercase(), body.to_owned())
@@ -168,8 +168,8 @@ async fn lifecycle_routes_reach_the_lifecycle() {
     );
     assert_eq!(ask(address, "GET", "/admin/routes/abc", "", "").await.0, 200);
     for deleted in [1, 0] {
-        let answer = ask(address, "POST", "/admin/backend_cache/delete", "", body).await;
-        assert_eq!(answer, (200, json!({"ok": true, "deleted": deleted})));
+        let response = ask(address, "POST", "/admin/backend_cache/delete", "", body).await;
+        assert_eq!(response, (200, json!({"ok": true, "deleted": deleted})));
     }
 }
 
@@ -220,8 +220,8 @@ fn without_a_token_only_loopback_is_served() {
         ("192.0.2.1", false),
         ("::ffff:192.0.2.1", false),
     ] {
-        let answer = auth::check(None, Some(peer.parse().unwrap()), &uri, &headers);
-        assert_eq!(answer.is_ok(), served, "{peer}");
+        let response = auth::check(None, Some(peer.parse().unwrap()), &uri, &headers);
+        assert_eq!(response.is_ok(), served, "{peer}");
     }
     assert!(auth::check(None, None, &uri, &headers).is_err());
     assert!(
@@ -261,9 +261,9 @@ async fn a_body_over_the_limit_is_refused_whether_it_says_so_or_not() {
     chunked.extend_from_slice(format!("{:x}\r\n{large}\r\n0\r\n\r\n", large.len()).as_bytes());
     assert_eq!(send(address, &chunked).await.0, 413);
     let fits = "x".repeat(MAX_BODY);
-    let (status, answer) = ask(address, "POST", "/admin/state", "", &fits).await;
+    let (status, response) = ask(address, "POST", "/admin/state", "", &fits).await;
     assert_eq!(status, 400);
-    assert!(answer["error"].as_str().unwrap().starts_with("invalid json: "), "{answer}");
+    assert!(response["error"].as_str().unwrap().starts_with("invalid json: "), "{response}");
 }
 
 #[tokio::test]
@@ -273,10 +273,10 @@ async fn a_refused_token_is_answered_before_the_body_comes() {
     tcp.write_all(b"POST /admin/state HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n")
         .await
         .unwrap();
-    let mut answer = [0; 12];
-    let read = tcp.read_exact(&mut answer);
-    tokio::time::timeout(std::time::Duration::from_secs(20), read).await.expect("an answer").unwrap();
-    assert_eq!(&answer, b"HTTP/1.1 403");
+    let mut response = [0; 12];
+    let read = tcp.read_exact(&mut response);
+    tokio::time::timeout(std::time::Duration::from_secs(20), read).await.expect("a response").unwrap();
+    assert_eq!(&response, b"HTTP/1.1 403");
 }
 
 #[tokio::test]
@@ -304,9 +304,9 @@ async fn a_connection_serves_one_request_after_the_other() {
     let mut tcp = TcpStream::connect(address).await.unwrap();
     for _ in 0..3 {
         tcp.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").await.unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"{\"ok\":true}") {
-            assert!(tcp.read_buf(&mut answer).await.unwrap() > 0, "closed");
+        let mut response = Vec::new();
+        while !response.ends_with(b"{\"ok\":true}") {
+            assert!(tcp.read_buf(&mut response).await.unwrap() > 0, "closed");
         }
     }
 }
@@ -454,7 +454,7 @@ async fn explain_shows_each_step_to_the_address_that_would_be_dialled() {
 }
 
 #[tokio::test]
-async fn explain_stops_where_the_request_would_and_gives_its_answer() {
+async fn explain_stops_where_the_request_would_and_gives_its_response() {
     let (address, _parts) = admin(None).await;
     let token = "cube-traffic-access-token: example-token";
     for (url, headers, good, bad, retcode, logged) in [

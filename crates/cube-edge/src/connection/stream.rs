@@ -798,9 +798,9 @@ impl AsyncWrite for ClientStream {
                 .and_then(|digits| digits.parse().ok())
                 .unwrap_or(400);
             let status = if status == 400 { self.head.why_refused() } else { status };
-            let answer = self.conn.refusal(status);
+            let response = self.conn.refusal(status);
             self.conn.linger_on_close();
-            self.held.extend_from_slice(&answer);
+            self.held.extend_from_slice(&response);
             return Poll::Ready(Ok(data.len()));
         }
         if self.conn.take_nominate_upgrade() {

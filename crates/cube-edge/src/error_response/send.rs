@@ -18,7 +18,7 @@ pub(crate) async fn respond_with_error(
     ctx: &mut Context,
     error: ProxyError,
 ) -> Result<()> {
-    let settings = ctx.settings.answers;
+    let settings = ctx.settings.own_responses;
     let request = session.req_header();
     let format = ResponseFormat::new(&request.method, &request.headers)
         .allowing(&request.headers, ctx.settings.previews.allowed_origins())

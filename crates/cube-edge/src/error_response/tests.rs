@@ -27,22 +27,22 @@ fn get() -> ResponseFormat {
     format(Method::GET, &[])
 }
 
-fn header<'a>(answer: &'a OwnResponse, name: &str) -> Option<&'a str> {
-    let mut found = answer.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name));
+fn header<'a>(response: &'a OwnResponse, name: &str) -> Option<&'a str> {
+    let mut found = response.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name));
     let value = found.next().map(|(_, value)| value.to_str().unwrap());
     assert!(found.next().is_none(), "{name} twice");
     value
 }
 
-fn body(answer: &OwnResponse) -> &str {
-    std::str::from_utf8(&answer.body).unwrap()
+fn body(response: &OwnResponse) -> &str {
+    std::str::from_utf8(&response.body).unwrap()
 }
 
 /// Status, return code on the wire, Retry-After.
-fn outline(answer: &OwnResponse) -> (u16, u32, Option<&str>) {
-    let code = header(answer, "x-cube-retcode").unwrap().parse().unwrap();
-    assert_eq!(code, answer.wire_retcode.code());
-    (answer.status.as_u16(), code, header(answer, "retry-after"))
+fn outline(response: &OwnResponse) -> (u16, u32, Option<&str>) {
+    let code = header(response, "x-cube-retcode").unwrap().parse().unwrap();
+    assert_eq!(code, response.wire_retcode.code());
+    (response.status.as_u16(), code, header(response, "retry-after"))
 }
 
 #[test]
@@ -90,12 +90,12 @@ fn the_cube_dialect_says_what_the_table_says() {
         (ProxyError::FaultyNode, 500, 340_500, "backend unavailable", Some("1")),
         (ProxyError::BreakerOpen, 500, 340_500, "backend unavailable", Some("1")),
     ] {
-        let answer = render(error, &get(), CUBE_OPEN);
-        assert_eq!(outline(&answer), (status, code, retry), "{error:?}");
-        assert_eq!(body(&answer), format!("{{\"error\":\"{text}\"}}\n"), "{error:?}");
-        assert_eq!(header(&answer, "content-type"), Some("application/json"));
-        assert_eq!((answer.log_retcode, answer.reason), (error.retcode(), error.reason()));
-        assert!(!answer.success);
+        let response = render(error, &get(), CUBE_OPEN);
+        assert_eq!(outline(&response), (status, code, retry), "{error:?}");
+        assert_eq!(body(&response), format!("{{\"error\":\"{text}\"}}\n"), "{error:?}");
+        assert_eq!(header(&response, "content-type"), Some("application/json"));
+        assert_eq!((response.log_retcode, response.reason), (error.retcode(), error.reason()));
+        assert!(!response.success);
     }
 }
 
@@ -127,10 +127,10 @@ fn the_e2b_dialect_says_what_its_sdks_expect() {
         (ProxyError::UpstreamCut, 502, 310_509, None, not_open),
         (ProxyError::UpstreamMalformed, 502, 310_509, None, not_open),
     ] {
-        let answer = render(error, &get(), E2B);
-        assert_eq!(outline(&answer), (status, code, retry), "{error:?}");
-        assert_eq!(body(&answer), text, "{error:?}");
-        assert_eq!(header(&answer, "content-type"), Some("application/json; charset=utf-8"));
+        let response = render(error, &get(), E2B);
+        assert_eq!(outline(&response), (status, code, retry), "{error:?}");
+        assert_eq!(body(&response), text, "{error:?}");
+        assert_eq!(header(&response, "content-type"), Some("application/json; charset=utf-8"));
     }
 }
 
@@ -160,9 +160,9 @@ fn the_other_answers_of_the_e2b_dialect_cannot_be_taken_for_a_dead_sandbox() {
         (ProxyError::FaultyNode, 503, 340_500, Some("1")),
         (ProxyError::BreakerOpen, 503, 340_500, Some("1")),
     ] {
-        let answer = render(error, &get(), E2B);
-        assert_eq!(outline(&answer), (status, code, retry), "{error:?}");
-        let Value::Object(fields) = serde_json::from_slice(&answer.body).unwrap() else {
+        let response = render(error, &get(), E2B);
+        assert_eq!(outline(&response), (status, code, retry), "{error:?}");
+        let Value::Object(fields) = serde_json::from_slice(&response.body).unwrap() else {
             panic!("{error:?}: no object")
         };
         assert_eq!(fields.keys().collect::<Vec<_>>(), ["sandboxId", "message", "code"], "{error:?}");
@@ -174,11 +174,14 @@ fn the_other_answers_of_the_e2b_dialect_cannot_be_taken_for_a_dead_sandbox() {
 
 #[test]
 fn no_sandbox_id_is_said_where_none_was_read() {
-    let answer = render(ProxyError::BadTarget, &ResponseFormat::new(&Method::GET, &HeaderMap::new()), E2B);
-    assert_eq!(body(&answer), r#"{"message":"The request does not name a sandbox and a port.","code":400}"#);
+    let response = render(ProxyError::BadTarget, &ResponseFormat::new(&Method::GET, &HeaderMap::new()), E2B);
+    assert_eq!(
+        body(&response),
+        r#"{"message":"The request does not name a sandbox and a port.","code":400}"#
+    );
     for error in [ProxyError::ConnectRefused, ProxyError::ControlPlaneUnresolved] {
-        let answer = render(error, &ResponseFormat::default(), E2B);
-        assert_eq!(body(&answer), r#"{"message":"The upstream cannot be reached.","code":502}"#);
+        let response = render(error, &ResponseFormat::default(), E2B);
+        assert_eq!(body(&response), r#"{"message":"The upstream cannot be reached.","code":502}"#);
     }
 }
 
@@ -195,19 +198,20 @@ fn every_answer_has_the_common_headers_once_and_its_length() {
     for error in ProxyError::all() {
         for (at, format) in askers.iter().enumerate() {
             for settings in [CUBE, CUBE_OPEN, E2B, E2B_MASKED] {
-                let answer = render(error, format, settings);
-                assert_eq!(header(&answer, "cache-control"), Some("no-store"));
-                assert_eq!(header(&answer, "x-content-type-options"), Some("nosniff"));
-                assert!(header(&answer, "x-cube-retcode").is_some());
-                let length = header(&answer, "content-length").map(|length| length.parse::<usize>().unwrap());
+                let response = render(error, format, settings);
+                assert_eq!(header(&response, "cache-control"), Some("no-store"));
+                assert_eq!(header(&response, "x-content-type-options"), Some("nosniff"));
+                assert!(header(&response, "x-cube-retcode").is_some());
+                let length =
+                    header(&response, "content-length").map(|length| length.parse::<usize>().unwrap());
                 match at {
-                    5 => assert_eq!((answer.status.as_u16(), length), (204, None)),
-                    1 => assert!(length > Some(0) && answer.body.is_empty()),
-                    _ => assert_eq!(length, Some(answer.body.len())),
+                    5 => assert_eq!((response.status.as_u16(), length), (204, None)),
+                    1 => assert!(length > Some(0) && response.body.is_empty()),
+                    _ => assert_eq!(length, Some(response.body.len())),
                 }
-                let head = answer.head(HeaderValue::from_static("rid")).unwrap();
+                let head = response.head(HeaderValue::from_static("rid")).unwrap();
                 assert_eq!(head.headers.get_all("x-cube-request-id").iter().count(), 1);
-                assert_eq!(head.headers.len(), answer.headers.len() + 1);
+                assert_eq!(head.headers.len(), response.headers.len() + 1);
             }
         }
     }
@@ -266,11 +270,11 @@ fn a_page_is_for_browsers_that_navigate() {
         (&[CHROME], false),
         (&[("accept", "text/html-like")], false),
     ] {
-        let answer = render(ProxyError::NoRecord, &format(Method::GET, headers), E2B);
-        assert_eq!(outline(&answer), (502, 310_507, None), "{headers:?}");
-        assert_eq!(body(&answer).contains("<html"), page, "{headers:?}");
+        let response = render(ProxyError::NoRecord, &format(Method::GET, headers), E2B);
+        assert_eq!(outline(&response), (502, 310_507, None), "{headers:?}");
+        assert_eq!(body(&response).contains("<html"), page, "{headers:?}");
         let policy = page.then_some("default-src 'none'; style-src 'unsafe-inline'");
-        assert_eq!(header(&answer, "content-security-policy"), policy);
+        assert_eq!(header(&response, "content-security-policy"), policy);
         let cube = render(ProxyError::NoRecord, &format(Method::GET, headers), CUBE);
         assert_eq!(outline(&cube), (404, 310_507, None), "{headers:?}");
         assert_eq!(body(&cube).contains("<html"), page, "{headers:?}");
@@ -286,11 +290,11 @@ fn navigation(method: Method) -> ResponseFormat {
 fn a_page_says_what_happened_and_what_to_quote() {
     for error in ProxyError::all() {
         for settings in [CUBE, CUBE_OPEN, E2B, E2B_MASKED] {
-            let answer = render(error, &navigation(Method::GET), settings);
-            let page = body(&answer);
-            assert_eq!(header(&answer, "content-type"), Some("text/html; charset=utf-8"));
-            let code = format!("<dd>{}</dd>", answer.wire_retcode);
-            let status = format!("\"status\">{} ", answer.status.as_u16());
+            let response = render(error, &navigation(Method::GET), settings);
+            let page = body(&response);
+            assert_eq!(header(&response, "content-type"), Some("text/html; charset=utf-8"));
+            let code = format!("<dd>{}</dd>", response.wire_retcode);
+            let status = format!("\"status\">{} ", response.status.as_u16());
             for part in [&code, &status, "<dd>the-id</dd>", "<dd>abc123</dd>", "<dd>8080</dd>"] {
                 assert!(page.contains(part), "{error:?}: no {part} in {page}");
             }
@@ -315,14 +319,14 @@ fn a_page_reloads_by_itself_where_the_response_says_when_to_try_again() {
     const RELOADS: &str = "http-equiv=\"refresh\"";
     for error in ProxyError::all() {
         for settings in [CUBE, E2B] {
-            let answer = render(error, &navigation(Method::GET), settings);
-            match header(&answer, "retry-after") {
+            let response = render(error, &navigation(Method::GET), settings);
+            match header(&response, "retry-after") {
                 Some(seconds) => {
                     let reload = format!("<meta {RELOADS} content=\"{seconds}\">");
-                    assert!(body(&answer).contains(&reload), "{error:?}: {}", body(&answer));
-                    assert!(body(&answer).contains("reloads by itself"), "{error:?}");
+                    assert!(body(&response).contains(&reload), "{error:?}: {}", body(&response));
+                    assert!(body(&response).contains("reloads by itself"), "{error:?}");
                 }
-                None => assert!(!body(&answer).contains(RELOADS), "{error:?}"),
+                None => assert!(!body(&response).contains(RELOADS), "{error:?}"),
             }
             // What was sent is not sent again.
             let posted = render(error, &navigation(Method::POST), settings);
@@ -335,8 +339,8 @@ fn a_page_reloads_by_itself_where_the_response_says_when_to_try_again() {
 fn a_page_takes_nothing_of_the_request_for_its_own() {
     let id = HeaderValue::from_static("<b>\"&'</b>");
     let format = format(Method::GET, &[("sec-fetch-mode", "navigate")]).identified(&id);
-    let answer = render(ProxyError::NoRecord, &format, CUBE);
-    assert!(body(&answer).contains("<dd>&lt;b&gt;&quot;&amp;&#39;&lt;/b&gt;</dd>"), "{}", body(&answer));
+    let response = render(ProxyError::NoRecord, &format, CUBE);
+    assert!(body(&response).contains("<dd>&lt;b&gt;&quot;&amp;&#39;&lt;/b&gt;</dd>"), "{}", body(&response));
 }
 
 #[test]
@@ -429,12 +433,12 @@ fn a_grpc_request_gets_trailers_in_both_dialects() {
     ] {
         let headers = [("content-type", "application/grpc+proto"), ("connect-protocol-version", "1")];
         for (settings, message) in [(CUBE_OPEN, error.text().into()), (E2B, error.message(true).sentence())] {
-            let answer = render(error, &format(Method::POST, &headers), settings);
-            assert_eq!((answer.status.as_u16(), answer.body.len(), answer.success), (200, 0, false));
-            assert_eq!(header(&answer, "grpc-status"), Some(code), "{error:?}");
-            assert_eq!(header(&answer, "grpc-message"), Some(&*message), "{error:?}");
-            assert_eq!(header(&answer, "content-type"), Some("application/grpc"));
-            assert_eq!(answer.wire_retcode, error.retcode());
+            let response = render(error, &format(Method::POST, &headers), settings);
+            assert_eq!((response.status.as_u16(), response.body.len(), response.success), (200, 0, false));
+            assert_eq!(header(&response, "grpc-status"), Some(code), "{error:?}");
+            assert_eq!(header(&response, "grpc-message"), Some(&*message), "{error:?}");
+            assert_eq!(header(&response, "content-type"), Some("application/grpc"));
+            assert_eq!(response.wire_retcode, error.retcode());
         }
     }
     let masked = render(
@@ -445,17 +449,18 @@ fn a_grpc_request_gets_trailers_in_both_dialects() {
     assert_eq!(header(&masked, "grpc-status"), Some("5"));
     // Other media types that begin alike are ordinary requests.
     for kind in ["application/grpc-web+proto", "application/grpc-web", "application/grpcfoo"] {
-        let answer = render(ProxyError::NoRecord, &format(Method::POST, &[("content-type", kind)]), CUBE);
-        assert_eq!((outline(&answer).0, header(&answer, "grpc-status")), (404, None), "{kind}");
-        assert_eq!(body(&answer), "{\"error\":\"not found\"}\n", "{kind}");
+        let response = render(ProxyError::NoRecord, &format(Method::POST, &[("content-type", kind)]), CUBE);
+        assert_eq!((outline(&response).0, header(&response, "grpc-status")), (404, None), "{kind}");
+        assert_eq!(body(&response), "{\"error\":\"not found\"}\n", "{kind}");
     }
 }
 
 #[test]
 fn a_request_with_origin_may_read_the_codes() {
-    let answer = render(ProxyError::NoRecord, &format(Method::GET, &[("origin", "https://a.example")]), CUBE);
-    assert_eq!(header(&answer, "access-control-allow-origin"), Some("*"));
-    assert_eq!(header(&answer, "access-control-expose-headers"), Some("X-Cube-Request-Id, X-Cube-Retcode"));
+    let response =
+        render(ProxyError::NoRecord, &format(Method::GET, &[("origin", "https://a.example")]), CUBE);
+    assert_eq!(header(&response, "access-control-allow-origin"), Some("*"));
+    assert_eq!(header(&response, "access-control-expose-headers"), Some("X-Cube-Request-Id, X-Cube-Retcode"));
     assert_eq!(header(&render(ProxyError::NoRecord, &get(), CUBE), "access-control-allow-origin"), None);
 }
 
@@ -469,9 +474,9 @@ fn a_preflight_is_answered_with_what_it_asks_for_and_the_code_it_stands_for() {
     ];
     for error in ProxyError::all() {
         for settings in [CUBE, E2B] {
-            let answer = render(error, &format(Method::OPTIONS, &headers), settings);
-            assert_eq!(answer.status.as_u16(), 204, "{error:?}");
-            assert!(answer.body.is_empty() && answer.success);
+            let response = render(error, &format(Method::OPTIONS, &headers), settings);
+            assert_eq!(response.status.as_u16(), 204, "{error:?}");
+            assert!(response.body.is_empty() && response.success);
             for (name, value) in [
                 ("access-control-allow-origin", "*"),
                 ("access-control-allow-methods", "PUT"),
@@ -479,10 +484,10 @@ fn a_preflight_is_answered_with_what_it_asks_for_and_the_code_it_stands_for() {
                 ("access-control-max-age", "5"),
                 ("vary", "Origin, Access-Control-Request-Method, Access-Control-Request-Headers"),
             ] {
-                assert_eq!(header(&answer, name), Some(value), "{error:?}");
+                assert_eq!(header(&response, name), Some(value), "{error:?}");
             }
-            assert_eq!(header(&answer, "content-type"), None);
-            assert_eq!(answer.log_retcode, error.retcode());
+            assert_eq!(header(&response, "content-type"), None);
+            assert_eq!(response.log_retcode, error.retcode());
         }
     }
     let bare = format(Method::OPTIONS, &headers[..2]);
@@ -500,9 +505,9 @@ fn a_preflight_that_asks_for_no_token_is_malformed() {
     ] {
         let headers = [&[("origin", "https://a.example")], bad].concat();
         for error in [ProxyError::NoRecord, ProxyError::TokenWrong] {
-            let answer = render(error, &format(Method::OPTIONS, &headers), CUBE);
-            assert_eq!(outline(&answer), (400, 310_400, None), "{bad:?}");
-            assert_eq!(body(&answer), "{\"error\":\"bad request\"}\n");
+            let response = render(error, &format(Method::OPTIONS, &headers), CUBE);
+            assert_eq!(outline(&response), (400, 310_400, None), "{bad:?}");
+            assert_eq!(body(&response), "{\"error\":\"bad request\"}\n");
         }
     }
 }
@@ -511,8 +516,8 @@ fn a_preflight_that_asks_for_no_token_is_malformed() {
 fn options_without_what_makes_a_preflight_is_an_ordinary_request() {
     for headers in [&[][..], &[("origin", "https://a.example")], &[("access-control-request-method", "PUT")]]
     {
-        let answer = render(ProxyError::NoRecord, &format(Method::OPTIONS, headers), CUBE);
-        assert_eq!(outline(&answer), (404, 310_507, None));
+        let response = render(ProxyError::NoRecord, &format(Method::OPTIONS, headers), CUBE);
+        assert_eq!(outline(&response), (404, 310_507, None));
     }
     let get = [("origin", "https://a.example"), ("access-control-request-method", "PUT")];
     assert_eq!(outline(&render(ProxyError::NoRecord, &format(Method::GET, &get), CUBE)).0, 404);
@@ -521,8 +526,8 @@ fn options_without_what_makes_a_preflight_is_an_ordinary_request() {
 #[test]
 fn words_of_the_cube_dialect_need_no_escaping() {
     for error in ProxyError::all() {
-        let answer = render(error, &get(), CUBE);
-        let fields: Value = serde_json::from_slice(&answer.body).unwrap();
+        let response = render(error, &get(), CUBE);
+        let fields: Value = serde_json::from_slice(&response.body).unwrap();
         assert!(fields["error"].is_string(), "{error:?}");
     }
 }

@@ -92,7 +92,7 @@ simple_metrics! {
     /// Second routes and second sendings.
     upstream_retries: counter("upstream_retries_total", "Second routes and second sendings.");
     /// Requests whose response is under way.
-    open_streams: gauge("open_streams", "Answers under way.");
+    open_streams: gauge("open_streams", "Responses under way.");
     /// Upgraded connections.
     open_websockets: gauge("open_websockets", "Upgraded connections.");
     /// Lines written to the access log.
@@ -114,9 +114,9 @@ pub struct EdgeMetrics {
     requests: ByRequest<IntCounter>,
     seconds: ByRequest<Histogram>,
     inflight: [IntGauge; RouteClass::ALL.len()],
-    answers: IntCounterVec,
-    /// The handles of `answers` by return code, reason and form, filled as they are met.
-    known_answers: Box<[OnceCell<IntCounter>]>,
+    responses: IntCounterVec,
+    /// The handles of `responses` by return code, reason and form, filled as they are met.
+    known_responses: Box<[OnceCell<IntCounter>]>,
     connections: [[IntGauge; ProtocolClass::ALL.len()]; ListenerClass::ALL.len()],
     certificates: IntGaugeVec,
     /// From the request's head being sent upstream to the first byte of the response, seconds.
@@ -148,12 +148,12 @@ impl EdgeMetrics {
         let buckets = exponential_buckets(0.001, 2.0, 14)?;
         let seconds = make.histograms(
             "request_duration_seconds",
-            "Time from a request's head to the end of its answer.",
+            "Time from a request's head to the end of its response.",
             &by_request,
             buckets.clone(),
         )?;
         let inflight = make.gauges("inflight_requests", "Requests under way.", &["route"])?;
-        let answers = make.counters(
+        let responses = make.counters(
             "answers_total",
             "Requests by return code, reason and the form in which they named their sandbox.",
             &["retcode", "reason", "form"],
@@ -180,8 +180,8 @@ impl EdgeMetrics {
             requests: by_request_handles(|labels| requests.with_label_values(&labels)),
             seconds: by_request_handles(|labels| seconds.with_label_values(&labels)),
             inflight: RouteClass::ALL.map(|route| inflight.with_label_values(&[route.as_str()])),
-            answers,
-            known_answers: (0..cells).map(|_| OnceCell::new()).collect(),
+            responses,
+            known_responses: (0..cells).map(|_| OnceCell::new()).collect(),
             connections: ListenerClass::ALL.map(|listener| {
                 ProtocolClass::ALL
                     .map(|protocol| connections.with_label_values(&[listener.as_str(), protocol.as_str()]))
@@ -189,7 +189,7 @@ impl EdgeMetrics {
             certificates,
             upstream_first_byte: make.histogram(
                 "upstream_first_byte_seconds",
-                "Time from sending a request's head upstream to the first byte of its answer.",
+                "Time from sending a request's head upstream to the first byte of its response.",
                 buckets,
             )?,
             added_latency: make.histogram(
@@ -214,10 +214,11 @@ impl EdgeMetrics {
         let cell = (request.retcode.index() * Reason::ALL.len() + request.reason.index())
             * FormClass::ALL.len()
             + request.form as usize;
-        if let Some(known) = self.known_answers.get(cell) {
+        if let Some(known) = self.known_responses.get(cell) {
             let labels = [request.retcode.label(), request.reason.as_str(), request.form.as_str()];
             // Fails where the labels do not fit the metric: then nothing is counted, and no request suffers.
-            if let Ok(counter) = known.get_or_try_init(|| self.answers.get_metric_with_label_values(&labels))
+            if let Ok(counter) =
+                known.get_or_try_init(|| self.responses.get_metric_with_label_values(&labels))
             {
                 counter.inc();
             }
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_add_up_and_their_labels_are_bounded() {
+    fn responses_add_up_and_their_labels_are_bounded() {
         let registry = Registry::new();
         let metrics = EdgeMetrics::new(&registry).unwrap();
         for status in 0..2000 {

@@ -162,7 +162,7 @@ fn outcome(ctx: &Context, dropped: bool, drained: bool) -> RequestOutcome {
     }
     match ended {
         Some(error) => RequestOutcome {
-            status: error.status(ctx.settings.answers.dialect),
+            status: error.status(ctx.settings.own_responses.dialect),
             retcode: error.retcode(),
             reason: error.reason(),
         },
@@ -199,7 +199,7 @@ impl Refuse for ProxyState {
         if let Some(rate) = settings.limits.request_rate() {
             self.rate.allows(conn.peer.ip().to_canonical(), rate);
         }
-        let own = render(error, &ResponseFormat::default(), settings.answers);
+        let own = render(error, &ResponseFormat::default(), settings.own_responses);
         self.metrics.finished(&Finished {
             method: MethodClass::Other,
             route: RouteClass::Other,

@@ -278,7 +278,7 @@ fn keep_real_upgrade(
     let protocol = protocols.next().map(|value| value.as_bytes().trim_ascii()).unwrap_or_default();
     let names =
         |name: &[u8]| protocol.split(|b| *b == b',').any(|one| one.trim_ascii().eq_ignore_ascii_case(name));
-    let only_websocket = settings.answers.dialect == crate::error_response::Dialect::E2b
+    let only_websocket = settings.own_responses.dialect == crate::error_response::Dialect::E2b
         && target.as_ref().is_some_and(|target| target.port == Port::ENVD);
     let real = request.version == Version::HTTP_11
         && nominated

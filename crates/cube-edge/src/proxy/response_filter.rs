@@ -241,7 +241,7 @@ fn rewrite(
     let Some(first) = values.next() else { return Ok(()) };
     let rewritten = |bytes: Vec<u8>| {
         HeaderValue::from_maybe_shared(Bytes::from(bytes))
-            .or_err(ErrorType::InvalidHTTPHeader, "a rewritten answer header")
+            .or_err(ErrorType::InvalidHTTPHeader, "a rewritten response header")
     };
     // Most often there is one.
     if values.next().is_none() {

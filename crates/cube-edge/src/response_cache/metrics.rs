@@ -40,7 +40,7 @@ impl Metrics {
             "Requests by what the response cache had for them; bypass: they may not use it.",
         )?;
         let fills =
-            counters(registry, "fills_total", "Answers that were to be stored, by what became of them.")?;
+            counters(registry, "fills_total", "Responses that were to be stored, by what became of them.")?;
         let by = |outcome| lookups.with_label_values(&[outcome]);
         Ok(Self {
             hits: by("hit"),
@@ -50,17 +50,17 @@ impl Metrics {
                 .map(|outcome| fills.with_label_values(&[outcome])),
             evicted: keep(
                 registry,
-                IntCounter::with_opts(opts("evictions_total", "Stored answers dropped for others."))?,
+                IntCounter::with_opts(opts("evictions_total", "Stored responses dropped for others."))?,
             )?,
             forgotten: keep(
                 registry,
                 IntCounter::with_opts(opts(
                     "forgotten_total",
-                    "Stored answers dropped since their sandbox changed.",
+                    "Stored responses dropped since their sandbox changed.",
                 ))?,
             )?,
-            entries: keep(registry, IntGauge::with_opts(opts("entries", "Stored answers."))?)?,
-            bytes: keep(registry, IntGauge::with_opts(opts("bytes", "Bytes that stored answers take."))?)?,
+            entries: keep(registry, IntGauge::with_opts(opts("entries", "Stored responses."))?)?,
+            bytes: keep(registry, IntGauge::with_opts(opts("bytes", "Bytes that stored responses take."))?)?,
         })
     }
 

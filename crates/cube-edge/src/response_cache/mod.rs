@@ -76,7 +76,7 @@ impl ResponseCache {
     /// An empty cache; its metrics are registered in `registry`.
     pub(crate) fn new(settings: Settings, registry: &Registry) -> Result<Arc<Self>, EdgeError> {
         let metrics = Metrics::new(registry)?;
-        // Answers that are still coming in have a part of the memory for themselves, so that any
+        // Responses that are still coming in have a part of the memory for themselves, so that any
         // number of them at once stays within the bound: a quarter, or more where one response takes
         // more, but never more than half.
         let one = settings.max_object.saturating_add(HEAD);
@@ -108,8 +108,8 @@ impl ResponseCache {
     }
 
     fn show_size(&self) {
-        let (answers, bytes) = self.store.size();
-        self.metrics.entries.set(i64::try_from(answers).unwrap_or(i64::MAX));
+        let (responses, bytes) = self.store.size();
+        self.metrics.entries.set(i64::try_from(responses).unwrap_or(i64::MAX));
         self.metrics.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 }

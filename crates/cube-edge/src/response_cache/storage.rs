@@ -66,7 +66,7 @@ impl Storage for ResponseStorage {
         let (Some(ticket), Some(plan)) =
             (key.extensions.get::<KeyExtension>().cloned(), meta.extensions().get::<Plan>().cloned())
         else {
-            return Error::e_explain(ErrorType::InternalError, "an answer that nothing is known about");
+            return Error::e_explain(ErrorType::InternalError, "a response that nothing is known about");
         };
         let head = meta.response_header();
         Ok(Box::new(Filling::new(ticket.cache, ticket.entry, key.primary_key(), plan, head)?))

@@ -52,14 +52,14 @@ pub(crate) fn size_of_head(headers: &HeaderMap) -> usize {
 /// The responses of one key, the newest first.
 struct Group {
     id: SandboxId,
-    answers: Vec<Arc<Stored>>,
+    responses: Vec<Arc<Stored>>,
     size: u64,
 }
 
 impl Group {
-    fn of(id: &SandboxId, key: &[u8], answers: Vec<Arc<Stored>>) -> Self {
-        let size = 2 * key.len() + answers.iter().map(|stored| stored.size()).sum::<usize>();
-        Self { id: id.clone(), answers, size: size as u64 }
+    fn of(id: &SandboxId, key: &[u8], responses: Vec<Arc<Stored>>) -> Self {
+        let size = 2 * key.len() + responses.iter().map(|stored| stored.size()).sum::<usize>();
+        Self { id: id.clone(), responses, size: size as u64 }
     }
 }
 
@@ -91,14 +91,14 @@ impl Lifecycle<GroupKey, Arc<Group>> for PushedOut {
 struct Index {
     /// The keys of each sandbox.
     keys: HashMap<SandboxId, HashSet<GroupKey, RandomState>, RandomState>,
-    /// Answers in all.
-    answers: u64,
+    /// Responses in all.
+    responses: u64,
 }
 
 impl Index {
     /// A group is gone.
     fn remove(&mut self, key: &GroupKey, group: &Group) {
-        self.answers = self.answers.saturating_sub(group.answers.len() as u64);
+        self.responses = self.responses.saturating_sub(group.responses.len() as u64);
         if let Some(of_sandbox) = self.keys.get_mut(&group.id) {
             of_sandbox.remove(key);
             if of_sandbox.is_empty() {
@@ -156,7 +156,7 @@ impl ResponseStore {
         now: Instant,
     ) -> Option<Arc<Stored>> {
         let group = self.groups.get(key)?;
-        let newest = group.answers.iter().find(|stored| stored.selecting.matches(request))?;
+        let newest = group.responses.iter().find(|stored| stored.selecting.matches(request))?;
         demand.takes(&newest.freshness, now).then(|| newest.clone())
     }
 
@@ -175,17 +175,17 @@ impl ResponseStore {
             return StoreOutcome::Outdated;
         }
         let before = self.groups.peek(key);
-        let others = before.iter().flat_map(|group| &group.answers);
-        let mut answers: Vec<_> = others
+        let others = before.iter().flat_map(|group| &group.responses);
+        let mut responses: Vec<_> = others
             .filter(|other| other.freshness.left(now).is_some() && other.selecting != stored.selecting)
             .take(MOST_VARIANTS - 1)
             .cloned()
             .collect();
-        answers.insert(0, Arc::new(stored));
-        let mut group = Group::of(id, key, answers);
-        while group.size > self.most && group.answers.len() > 1 {
-            group.answers.pop();
-            group = Group::of(id, key, group.answers);
+        responses.insert(0, Arc::new(stored));
+        let mut group = Group::of(id, key, responses);
+        while group.size > self.most && group.responses.len() > 1 {
+            group.responses.pop();
+            group = Group::of(id, key, group.responses);
         }
         if group.size > self.most {
             return StoreOutcome::TooLarge;
@@ -193,16 +193,16 @@ impl ResponseStore {
         let of_sandbox = index.keys.entry(id.clone()).or_default();
         let key: GroupKey = of_sandbox.get(key).cloned().unwrap_or_else(|| key.into());
         of_sandbox.insert(key.clone());
-        index.answers += group.answers.len() as u64;
+        index.responses += group.responses.len() as u64;
         let mut out = Vec::new();
         self.groups.insert_with_lifecycle(key, Arc::new(group), &mut out);
         if let Some(before) = &before {
-            index.answers = index.answers.saturating_sub(before.answers.len() as u64);
+            index.responses = index.responses.saturating_sub(before.responses.len() as u64);
             out.retain(|(_, group)| !Arc::ptr_eq(group, before));
         }
         let mut evicted = 0;
         for (key, group) in out {
-            evicted += group.answers.len() as u64;
+            evicted += group.responses.len() as u64;
             index.remove(&key, &group);
         }
         StoreOutcome::Stored { evicted }
@@ -213,7 +213,7 @@ impl ResponseStore {
         let mut index = self.index.lock();
         let Some((key, group)) = self.groups.remove(key) else { return 0 };
         index.remove(&key, &group);
-        group.answers.len() as u64
+        group.responses.len() as u64
     }
 
     /// Drops every response of a sandbox; how many there were.
@@ -221,14 +221,14 @@ impl ResponseStore {
         let mut index = self.index.lock();
         let Some(of_sandbox) = index.keys.remove(id) else { return 0 };
         let groups = of_sandbox.iter().filter_map(|key| self.groups.remove(&key[..]));
-        let forgotten = groups.map(|(_, group)| group.answers.len() as u64).sum();
-        index.answers = index.answers.saturating_sub(forgotten);
+        let forgotten = groups.map(|(_, group)| group.responses.len() as u64).sum();
+        index.responses = index.responses.saturating_sub(forgotten);
         forgotten
     }
 
     /// Answers, and bytes that they take.
     pub(crate) fn size(&self) -> (u64, u64) {
-        (self.index.lock().answers, self.groups.weight())
+        (self.index.lock().responses, self.groups.weight())
     }
 }
 

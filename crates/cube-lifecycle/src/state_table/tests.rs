@@ -210,7 +210,7 @@ fn a_resume_begins_one_life_although_a_push_tells_of_it_too() {
 }
 
 #[test]
-fn a_kill_during_a_resume_is_not_undone_by_its_answer() {
+fn a_kill_during_a_resume_is_not_undone_by_its_response() {
     let mut known = KnownState::default();
     pushed(&mut known, Paused, 1);
     pushed(&mut known, Killed, 2);

@@ -234,14 +234,14 @@ impl Node {
             return Ok(replies);
         }
         let error = replies.into_iter().find_map(Result::err);
-        Err(error.unwrap_or_else(|| StoreError::Unreachable("the server sent too few answers".to_owned())))
+        Err(error.unwrap_or_else(|| StoreError::Unreachable("the server sent too few replies".to_owned())))
     }
 
     /// One command for a slot that is being migrated to this server; sent once, after ASKING.
     pub(crate) async fn attempt_asking(&self, command: &Command) -> Result<Value, StoreError> {
         let commands = [Command { verb: "ASKING", arguments: Vec::new() }, command.clone()];
         let mut replies = self.attempt(&commands).await?;
-        replies.pop().unwrap_or_else(|| Err(StoreError::Unreachable("no answer".to_owned())))
+        replies.pop().unwrap_or_else(|| Err(StoreError::Unreachable("no reply".to_owned())))
     }
 
     /// As [`Node::run_keyless`], and ends at once with what is wrong while the server fails.

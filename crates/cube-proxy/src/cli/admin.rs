@@ -50,12 +50,12 @@ pub(crate) async fn ask(
         .body(Full::new(Bytes::from(body)))
         .map_err(|_| fault("the request cannot be built; is admin.token one line of text?".to_owned()))?;
     let (status, bytes) = exchange("listen.admin", address, request).await?;
-    let answer: Value =
+    let response: Value =
         serde_json::from_slice(&bytes).map_err(|_| fault(format!("{status}, and no JSON")))?;
     if status == StatusCode::OK {
-        return Ok(answer);
+        return Ok(response);
     }
-    let said = answer.get("error").and_then(Value::as_str).unwrap_or_default();
+    let said = response.get("error").and_then(Value::as_str).unwrap_or_default();
     Err(fault(format!("{}: {said}", status.as_u16())))
 }
 
@@ -84,7 +84,7 @@ pub(super) async fn metrics(config: &Config) -> Result<String, StartError> {
     if status != StatusCode::OK {
         return Err(fault(status.to_string()));
     }
-    String::from_utf8(bytes.into()).map_err(|_| fault("the answer is no text".to_owned()))
+    String::from_utf8(bytes.into()).map_err(|_| fault("the response is no text".to_owned()))
 }
 
 /// What `/readyz` of the proxy that runs with this configuration says, on the first listener that
@@ -111,8 +111,8 @@ pub(super) async fn unready(config: &Config) -> Result<Option<String>, StartErro
     if status == StatusCode::OK {
         return Ok(None);
     }
-    let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let reason = answer.get("reason").and_then(Value::as_str);
+    let response: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let reason = response.get("reason").and_then(Value::as_str);
     Ok(Some(reason.map_or_else(|| status.to_string(), str::to_owned)))
 }
 
@@ -130,20 +130,20 @@ async fn exchange(
         })?;
         let failed = |error: hyper::Error| fault(error.to_string());
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-        let answer = async {
+        let response = async {
             let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
             Ok::<_, StartError>((head.status, body.collect().await.map_err(failed)?.to_bytes()))
         };
-        tokio::pin!(answer);
+        tokio::pin!(response);
         tokio::select! {
             biased;
-            answer = &mut answer => answer,
+            response = &mut response => response,
             // What it read was handed over before it ended.
-            _ = connection => answer.await,
+            _ = connection => response.await,
         }
     };
     let answered = tokio::time::timeout(PATIENCE, exchange).await;
-    answered.map_err(|_| fault(format!("no answer within {PATIENCE:?}")))?
+    answered.map_err(|_| fault(format!("no response within {PATIENCE:?}")))?
 }
 
 /// Where a listener is reached from this machine.

@@ -176,7 +176,7 @@ fn looking(ports: Ports) -> Vec<SampleCommand> {
         ),
         sample("What the proxy knows of a sandbox", format!("curl -s '{route}'"), Here::Link(route)),
         sample(
-            "Every answer is counted by return code and reason",
+            "Every response is counted by return code and reason",
             format!("curl -s '{metrics}' | grep cube_proxy_answers_total"),
             Here::Link(metrics),
         ),

@@ -27,9 +27,9 @@ fn talk(port: u16, request: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }
 
 fn get(path: &str, more: &str) -> String {
@@ -101,11 +101,11 @@ fn the_manager_takes_a_second_to_wake_a_sandbox_and_knows_no_others() {
     let call = |id: &str| {
         let began = std::time::Instant::now();
         let path = format!("/internal/resume?sandbox_id={id}&request_id=r1");
-        let answer = talk(resume, &get(&path, "Content-Length: 0\r\n").replacen("GET", "POST", 1));
-        (answer, began.elapsed())
+        let response = talk(resume, &get(&path, "Content-Length: 0\r\n").replacen("GET", "POST", 1));
+        (response, began.elapsed())
     };
-    let (answer, took) = call("asleep");
-    assert!(answer.starts_with("HTTP/1.1 200") && took >= Duration::from_secs(1), "{took:?} {answer}");
+    let (response, took) = call("asleep");
+    assert!(response.starts_with("HTTP/1.1 200") && took >= Duration::from_secs(1), "{took:?} {response}");
     assert!(call("nobody").0.starts_with("HTTP/1.1 404"));
 }
 
@@ -154,8 +154,8 @@ fn echo_redirects_counts_visits_and_reads_forms() {
          Content-Type: application/x-www-form-urlencoded\r\n\r\n{body}",
         body.len()
     );
-    let answer = ask(&parts, "echo", &form);
-    assert!(answer.contains("word = \"a&b\", other = \"c\""), "{answer}");
+    let response = ask(&parts, "echo", &form);
+    assert!(response.contains("word = \"a&b\", other = \"c\""), "{response}");
 }
 
 #[test]

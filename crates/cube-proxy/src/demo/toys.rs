@@ -108,11 +108,11 @@ async fn count_visits(request: Request) -> Response {
         .find_map(|cookie| cookie.trim().strip_prefix("visits=")?.parse::<u32>().ok())
         .unwrap_or(0);
     let visits = before.saturating_add(1);
-    let mut answer = show(&request, "echo", &format!("Visits with this cookie: {visits}."));
+    let mut response = show(&request, "echo", &format!("Visits with this cookie: {visits}."));
     if let Ok(cookie) = format!("visits={visits}; Path=/; SameSite=Lax").parse() {
-        answer.headers_mut().insert(header::SET_COOKIE, cookie);
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
-    answer
+    response
 }
 
 /// One event at once, then one a second for as long as somebody listens.

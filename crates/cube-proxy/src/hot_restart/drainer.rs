@@ -190,8 +190,8 @@ impl Linked {
 
     /// A change that the main process's admin API took.
     fn take(&self, path: &str, body: &str) {
-        let answer = self.gateway.lifecycle().admin(&Method::POST, path, None, body.as_bytes());
-        if answer.is_none_or(|answer| answer.status != http::StatusCode::OK) {
+        let response = self.gateway.lifecycle().admin(&Method::POST, path, None, body.as_bytes());
+        if response.is_none_or(|response| response.status != http::StatusCode::OK) {
             tracing::warn!(path, "a change that the main process took means nothing to this one");
         }
     }

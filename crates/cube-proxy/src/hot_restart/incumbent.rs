@@ -119,7 +119,7 @@ impl Incumbent {
             tokio::select! {
                 accepted = presence.accept() => match accepted {
                     Ok(stream) => {
-                        tokio::spawn(self.clone().answer(stream));
+                        tokio::spawn(self.clone().respond(stream));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "the upgrade socket pauses");
@@ -205,7 +205,7 @@ impl Incumbent {
         self.drainer.lock().take()
     }
 
-    async fn answer(self: Arc<Self>, stream: UnixStream) {
+    async fn respond(self: Arc<Self>, stream: UnixStream) {
         let pid = match socket::peer(&stream) {
             Ok(pid) => pid,
             Err(error) => return tracing::warn!(%error, "the upgrade socket is not for others"),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use cube_edge::{AccessLogSettings, AnswerSettings, ControlPlaneSettings, PreviewSettings, Settings};
+use cube_edge::{AccessLogSettings, ControlPlaneSettings, OwnResponseSettings, PreviewSettings, Settings};
 use cube_resolver::AddressGuard;
 use cube_route::Port;
 
@@ -35,7 +35,7 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
             tls: control_plane.tls.clone(),
         }),
         previews: previews(config),
-        answers: AnswerSettings {
+        own_responses: OwnResponseSettings {
             dialect: config.errors.dialect,
             mask_existence: config.errors.mask_existence,
         },

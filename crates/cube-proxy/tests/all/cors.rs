@@ -222,7 +222,7 @@ async fn a_page_in_a_browser_sees_why_a_sandbox_of_another_origin_does_not_answe
     let dead = json!([502, "310507", not_found(&nobody)]);
     assert_eq!(told["nobody"], json!([dead, dead]), "{told}");
     for (name, status, retcode) in [("refused", 403, "310403"), ("pausing", 409, "310503")] {
-        for seen in told[name].as_array().expect("two answers") {
+        for seen in told[name].as_array().expect("two responses") {
             assert_eq!((&seen[0], &seen[1]), (&json!(status), &json!(retcode)), "{name}: {told}");
         }
     }

@@ -76,7 +76,7 @@ async fn every_printed_command_does_what_its_title_says() {
         ("A sandbox that is not there", "{\"error\":\"not found\"}"),
         ("Server-sent events, for three seconds", "data:"),
         ("A WebSocket, for three seconds", "101 Switching Protocols"),
-        ("Every answer is counted by return code and reason", "retcode=\"310200\""),
+        ("Every response is counted by return code and reason", "retcode=\"310200\""),
     ] {
         let shown = demo.paste(title);
         assert!(shown.contains(shows), "{title}: no {shows:?} in:\n{shown}");

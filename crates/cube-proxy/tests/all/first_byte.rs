@@ -83,7 +83,7 @@ async fn h2(env: &Env, client: &H2Client, by: By, sandbox: &Sandbox) -> Reader {
 }
 
 #[tokio::test]
-async fn of_every_answer() {
+async fn of_every_response() {
     let tls = tls().await;
     for (framing, kind) in KINDS {
         let gate = Gate::new();

@@ -273,7 +273,7 @@ async fn a_refusal_is_one_frame() {
         ("te", "trailers"),
     ];
     wire.send(Frame::headers(1, &request, true).bytes()).await;
-    let response = wire.until(|frame| frame.stream == 1).await.expect("an answer");
+    let response = wire.until(|frame| frame.stream == 1).await.expect("a response");
     assert_eq!((response.kind, response.status(), response.ends()), (Frame::HEADERS, Some(200), true));
     assert!(wire.lives().await);
     let response =

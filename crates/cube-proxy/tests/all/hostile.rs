@@ -48,7 +48,7 @@ async fn an_own_answer_without_a_body_ends_its_http2_stream() {
     for (method, headers, status) in [("HEAD", &[][..], 502), ("POST", &grpc[..], 200)] {
         let mut request = client.open(method, &sandbox.host(), "/", headers).await;
         request.data("", true).await.unwrap();
-        let response = request.outcome().await.expect("a whole answer");
+        let response = request.outcome().await.expect("a whole response");
         assert_eq!((response.status, response.retcode()), (status, Some(310_509)), "{method}");
     }
 }
@@ -91,14 +91,14 @@ async fn more_fields_than_the_engine_takes_are_a_431_too() {
 }
 
 #[tokio::test]
-async fn a_101_that_nobody_asked_for_is_no_answer() {
+async fn a_101_that_nobody_asked_for_is_no_response() {
     let (mut client, host) =
         asked("HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nHTTP/1.1 200 OK\r\n\r\n").await;
     client.call("GET", "/", &[("Host", &host)], "").await.is_bad_gateway(310_509);
 }
 
 #[tokio::test]
-async fn an_answer_whose_length_is_ambiguous_is_no_answer() {
+async fn a_response_whose_length_is_ambiguous_is_no_response() {
     for framing in [
         "Transfer-Encoding: gzip",
         "Transfer-Encoding: identity",

@@ -134,7 +134,7 @@ async fn grpc(client: GrpcClient, short_ones: bool, over: &AtomicBool) -> usize 
         count += 1;
         if short_ones {
             let response = client.unary("Unary", Request::new(Bytes::from_static(b"hello"))).await;
-            assert_eq!(response.expect("an answer").into_inner(), "hello");
+            assert_eq!(response.expect("a response").into_inner(), "hello");
         }
         tokio::time::sleep(TICK).await;
     }

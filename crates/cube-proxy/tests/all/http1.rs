@@ -280,7 +280,7 @@ async fn chunk_framing_of_the_request_is_not_forwarded_with_trailers() {
 }
 
 #[tokio::test]
-async fn a_connection_survives_the_proxys_own_answers() {
+async fn a_connection_survives_the_proxys_own_responses() {
     let env = cube().await;
     let origin = Origin::echo().await;
     let host = env.sandbox(&origin).await.host();
@@ -291,7 +291,7 @@ async fn a_connection_survives_the_proxys_own_answers() {
 }
 
 #[tokio::test]
-async fn a_refused_request_with_a_body_gets_its_whole_answer() {
+async fn a_refused_request_with_a_body_gets_its_whole_response() {
     let env = cube().await;
     let origin = Origin::echo().await;
     let host = env.sandbox(&origin).await.host();

@@ -8,7 +8,7 @@ use crate::support::tls;
 /// application Pingora alone would then write the chunked terminator twice; the second becomes
 /// the first "request" of whoever gets that pooled connection next, and every response shifts by one.
 #[tokio::test]
-async fn an_upload_that_ends_with_an_empty_frame_shifts_nobodys_answer() {
+async fn an_upload_that_ends_with_an_empty_frame_shifts_nobodys_response() {
     let tls = tls().await;
     let env = &tls.env;
     let origin = Origin::echo().await;
@@ -30,7 +30,7 @@ async fn an_upload_that_ends_with_an_empty_frame_shifts_nobodys_answer() {
             } else {
                 client.get(&host, &target, &[]).await.seen()
             };
-            assert_eq!(seen.target, target, "an answer of somebody else");
+            assert_eq!(seen.target, target, "a response of somebody else");
         }
     }
     for request in origin.received() {

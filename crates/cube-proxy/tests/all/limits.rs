@@ -126,7 +126,7 @@ async fn a_connection_that_says_nothing_is_closed_without_a_word() {
     let env = limits().await;
     let mut client = env.client().await;
     let begin = Instant::now();
-    assert!(client.ended().await, "an answer to nothing");
+    assert!(client.ended().await, "a response to nothing");
     assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
 }
 

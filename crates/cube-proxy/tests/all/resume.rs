@@ -326,7 +326,7 @@ async fn a_token_that_changed_while_a_request_was_held_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_kill_that_is_pushed_while_requests_are_held_ends_each_with_its_answer() {
+async fn a_kill_that_is_pushed_while_requests_are_held_ends_each_with_its_response() {
     let env = waking_with(json!({ "resume": { "timeout": "20s" } })).await;
     let origin = Origin::echo().await;
     let (sandbox, gate) = waking_up(&env, &origin).await;

@@ -76,7 +76,7 @@ async fn the_end_of_a_life_ends_its_streams_within_a_second_and_never_cleanly() 
 }
 
 #[tokio::test]
-async fn the_end_of_a_life_ends_its_websockets_and_its_requests_that_wait_for_an_answer() {
+async fn the_end_of_a_life_ends_its_websockets_and_its_requests_that_wait_for_a_response() {
     let env = own(cube_testkit::serde_json::json!({})).await;
     for (what, fields) in ENDS {
         let talking = Origin::scripted(scripts::websocket).await;

@@ -46,13 +46,13 @@ async fn ask(env: &Env, sandbox: &Sandbox, own: bool) {
         for header in HEADERS {
             let response = env.call(by, sandbox, "GET", "/", &[header], "").await;
             if own {
-                clean("an answer", &format!("{:?} {}", response.headers, response.text()));
+                clean("a response", &format!("{:?} {}", response.headers, response.text()));
             }
         }
         for target in TARGETS {
             let response = env.call(by, sandbox, "POST", target, &[], "example-token").await;
             if own {
-                clean("an answer", &format!("{:?} {}", response.headers, response.text()));
+                clean("a response", &format!("{:?} {}", response.headers, response.text()));
             }
         }
     }

@@ -52,12 +52,12 @@ async fn quiet(time: Duration) {
     let chat = tls.env.sandbox_at(server.address()).await.host();
     let h2 = tls.h2().await;
 
-    let mut h1_answer = tls.env.client().await;
-    h1_answer.request("GET", "/", &[("Host", &answering)]).await;
-    h1_answer.head().await;
-    assert_eq!(h1_answer.next_chunk().await, b"one");
-    let mut h2_answer = h2.ask(&answering, "/", &[]).await.begun().await;
-    assert_eq!(h2_answer.piece().await.unwrap().unwrap(), "one");
+    let mut h1_response = tls.env.client().await;
+    h1_response.request("GET", "/", &[("Host", &answering)]).await;
+    h1_response.head().await;
+    assert_eq!(h1_response.next_chunk().await, b"one");
+    let mut h2_response = h2.ask(&answering, "/", &[]).await.begun().await;
+    assert_eq!(h2_response.piece().await.unwrap().unwrap(), "one");
     let mut h1_upload = tls.h1().await;
     h1_upload.request("POST", "/", &[("Host", &reading), ("Transfer-Encoding", "chunked")]).await;
     h1_upload.chunk("abc").await;
@@ -74,10 +74,10 @@ async fn quiet(time: Duration) {
     tokio::time::sleep(time).await;
 
     silence.add_permits(1);
-    assert_eq!(h1_answer.next_chunk().await, b"two");
-    assert!(h1_answer.next_chunk().await.is_empty());
-    assert_eq!(h2_answer.piece().await.unwrap().unwrap(), "two");
-    assert_eq!(h2_answer.piece().await.unwrap(), None);
+    assert_eq!(h1_response.next_chunk().await, b"two");
+    assert!(h1_response.next_chunk().await.is_empty());
+    assert_eq!(h2_response.piece().await.unwrap().unwrap(), "two");
+    assert_eq!(h2_response.piece().await.unwrap(), None);
     h1_upload.chunk("def").await;
     h1_upload.send("0\r\n\r\n").await;
     assert_eq!(h1_upload.response("POST").await.passed(200).text(), "6");

@@ -249,7 +249,7 @@ async fn answering_with_errors() {
 }
 
 #[tokio::test]
-async fn cut_in_the_middle_of_every_answer() {
+async fn cut_in_the_middle_of_every_response() {
     let scene = Scene::set(true).await;
     scene.relay.cut(10);
     // A response that the relay is waiting for already goes through whole.
@@ -262,7 +262,7 @@ async fn cut_in_the_middle_of_every_answer() {
 }
 
 #[tokio::test]
-async fn cut_in_the_middle_of_one_answer() {
+async fn cut_in_the_middle_of_one_response() {
     let scene = Scene::set(true).await;
     for cold in &scene.cold[2..] {
         scene.relay.cut(10);

@@ -95,7 +95,7 @@ impl StoreFixture {
             let of = |outcome| metrics.sum("cube_proxy_cache_lookups_total", &[("outcome", outcome)]);
             of("hit") + of("negative")
         };
-        eventually("an answer out of the cache", || async {
+        eventually("a response out of the cache", || async {
             let before = from_memory().await;
             self.env.get(sandbox, "/").await;
             (from_memory().await > before).then_some(())

@@ -215,9 +215,9 @@ async fn early_hints_pass() {
 #[tokio::test]
 async fn a_client_that_leaves_ends_its_upstream_request_within_a_second() {
     let env = cube().await;
-    for mid_answer in [true, false] {
+    for mid_response in [true, false] {
         let origin = Origin::scripted(move |mut exchange: Exchange| async move {
-            if mid_answer {
+            if mid_response {
                 exchange.start(200, &[("Transfer-Encoding", "chunked")]).await?;
                 exchange.chunk("first").await?;
             }
@@ -229,7 +229,7 @@ async fn a_client_that_leaves_ends_its_upstream_request_within_a_second() {
         let mut client = env.client().await;
         client.request("GET", "/", &[("Host", &sandbox.host())]).await;
         origin.wait_for(1).await;
-        if mid_answer {
+        if mid_response {
             client.head().await;
             client.next_chunk().await;
         }

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::Wire;
 
-/// What Redis answers.
+/// What Redis replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// `+` or `$`.

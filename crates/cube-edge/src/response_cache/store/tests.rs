@@ -17,7 +17,7 @@ fn request(fields: &[(&str, &str)]) -> HeaderMap {
 }
 
 /// A response of `body`, to a request with those fields, of which it varies by Accept.
-fn answer(body: &[u8], fields: &[(&str, &str)], fresh_for: Duration) -> Stored {
+fn response(body: &[u8], fields: &[(&str, &str)], fresh_for: Duration) -> Stored {
     let vary = vec![http::header::ACCEPT];
     let storable = Storable { age: Duration::ZERO, fresh_for, vary, length: None };
     Stored {
@@ -33,7 +33,7 @@ fn id(name: &str) -> SandboxId {
 }
 
 fn keep(store: &ResponseStore, name: &str, key: &str, body: &[u8]) -> StoreOutcome {
-    store.keep(&id(name), key.as_bytes(), answer(body, &[], Duration::from_secs(60)), || true)
+    store.keep(&id(name), key.as_bytes(), response(body, &[], Duration::from_secs(60)), || true)
 }
 
 fn found(store: &ResponseStore, key: &str, fields: &[(&str, &str)]) -> Option<Vec<u8>> {
@@ -54,10 +54,10 @@ fn an_answer_is_found_by_its_whole_key_and_replaced_by_the_next() {
 }
 
 #[test]
-fn answers_of_one_key_stand_beside_each_other_by_what_they_vary_by() {
+fn responses_of_one_key_stand_beside_each_other_by_what_they_vary_by() {
     let store = ResponseStore::new(MIB, 1024).unwrap();
     for accept in ["a", "b"] {
-        let stored = answer(accept.as_bytes(), &[("Accept", accept)], Duration::from_secs(60));
+        let stored = response(accept.as_bytes(), &[("Accept", accept)], Duration::from_secs(60));
         store.keep(&id("a"), b"k", stored, || true);
     }
     for accept in ["a", "b"] {
@@ -72,7 +72,7 @@ fn the_variants_of_one_key_are_bounded_and_the_newest_stay() {
     let store = ResponseStore::new(MIB, 1024).unwrap();
     let accepts: Vec<String> = (0..100).map(|n| n.to_string()).collect();
     for accept in &accepts {
-        let stored = answer(b"x", &[("Accept", accept)], Duration::from_secs(60));
+        let stored = response(b"x", &[("Accept", accept)], Duration::from_secs(60));
         store.keep(&id("a"), b"k", stored, || true);
     }
     let kept: Vec<bool> =
@@ -85,7 +85,7 @@ fn the_variants_of_one_key_are_bounded_and_the_newest_stay() {
 #[test]
 fn what_is_not_fresh_is_not_found_and_makes_room() {
     let store = ResponseStore::new(MIB, 1024).unwrap();
-    let stale = answer(b"old", &[("Accept", "a")], Duration::from_nanos(1));
+    let stale = response(b"old", &[("Accept", "a")], Duration::from_nanos(1));
     store.keep(&id("a"), b"k", stale, || true);
     assert_eq!(found(&store, "k", &[("Accept", "a")]), None);
     keep(&store, "a", "k", b"new");
@@ -102,8 +102,8 @@ fn forgetting_a_sandbox_frees_all_of_it_and_nothing_else() {
     assert_eq!(store.forget(&id("a")), 2);
     assert_eq!((found(&store, "a1", &[]), found(&store, "a2", &[])), (None, None));
     assert_eq!(found(&store, "b1", &[]), Some(b"x".to_vec()));
-    let (answers, bytes) = store.size();
-    assert!(answers == 1 && bytes < all / 2, "{answers} {bytes} of {all}");
+    let (responses, bytes) = store.size();
+    assert!(responses == 1 && bytes < all / 2, "{responses} {bytes} of {all}");
     assert_eq!(store.forget(&id("a")), 0);
     store.forget(&id("b"));
     assert_eq!(store.size(), (0, 0));
@@ -113,7 +113,7 @@ fn forgetting_a_sandbox_frees_all_of_it_and_nothing_else() {
 #[test]
 fn an_answer_that_is_outdated_when_it_is_whole_is_not_kept() {
     let store = ResponseStore::new(MIB, 1024).unwrap();
-    let stored = answer(b"x", &[], Duration::from_secs(60));
+    let stored = response(b"x", &[], Duration::from_secs(60));
     assert_eq!(store.keep(&id("a"), b"k", stored, || false), StoreOutcome::Outdated);
     assert_eq!(store.size(), (0, 0));
     assert!(store.index.lock().keys.is_empty());
@@ -131,12 +131,12 @@ fn memory_is_bounded_and_the_index_knows_what_was_pushed_out() {
         }
         assert!(store.size().1 <= memory as u64);
     }
-    let (answers, bytes) = store.size();
-    assert_eq!(answers + evicted, 2000);
+    let (responses, bytes) = store.size();
+    assert_eq!(responses + evicted, 2000);
     assert!(bytes > memory as u64 / 2, "{bytes}");
     let index: usize = store.index.lock().keys.values().map(HashSet::len).sum();
-    assert_eq!(index as u64, answers);
-    assert_eq!(store.groups.len() as u64, answers);
+    assert_eq!(index as u64, responses);
+    assert_eq!(store.groups.len() as u64, responses);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn what_fits_nowhere_is_not_kept_and_one_of_the_largest_is() {
     let defaults = ResponseStore::new(48 * MIB, MIB).unwrap();
     assert!(matches!(keep(&defaults, "a", "k", &vec![0; MIB]), StoreOutcome::Stored { .. }));
     // Two that do not fit together under one key: the newer one stays.
-    let other = answer(&vec![0; MIB - MIB / 10], &[("Accept", "b")], Duration::from_secs(60));
+    let other = response(&vec![0; MIB - MIB / 10], &[("Accept", "b")], Duration::from_secs(60));
     assert!(matches!(store.keep(&id("a"), b"k", other, || true), StoreOutcome::Stored { .. }));
     assert!(found(&store, "k", &[("Accept", "b")]).is_some());
     assert_eq!((found(&store, "k", &[]), store.size().0), (None, 1));

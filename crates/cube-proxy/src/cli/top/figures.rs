@@ -61,7 +61,7 @@ pub(super) struct Figures {
     pub(super) resident_bytes: u64,
     pub(super) open_files: u64,
     /// Return codes of the interval, the most frequent first.
-    pub(super) answers: Vec<AnswerRate>,
+    pub(super) responses: Vec<ResponseRate>,
     /// The busiest sandboxes.
     pub(super) busiest: Vec<BusySandbox>,
     /// Nodes that are not dialled: for what this process saw, and by the shared set.
@@ -88,7 +88,7 @@ pub(super) struct DrainingProcess {
 
 /// How often one return code was given for one reason.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct AnswerRate {
+pub(super) struct ResponseRate {
     pub(super) retcode: String,
     pub(super) reason: String,
     pub(super) requests: f64,
@@ -116,8 +116,8 @@ impl Figures {
         };
         let gauge = |name: &str| count(now.series.sum(name, &[]));
         let quantile = |name: &str, q| quantile_ms(&deltas(&before.series, &now.series, name), q);
-        let answers = answers(&before.series, &now.series, seconds);
-        let failed = answers.iter().filter(|answer| FAILURES.contains(&answer.retcode.as_str()));
+        let responses = responses(&before.series, &now.series, seconds);
+        let failed = responses.iter().filter(|response| FAILURES.contains(&response.retcode.as_str()));
         let lookups = rate("cube_proxy_cache_lookups_total", &[]);
         let missed = rate("cube_proxy_cache_lookups_total", &[("outcome", "miss")]);
         let top = &now.top;
@@ -138,7 +138,7 @@ impl Figures {
             interval_seconds: seconds,
             requests: rate("cube_proxy_request_total", &[]),
             // The empty sum would be -0.
-            failed: failed.map(|answer| answer.requests).fold(0.0, std::ops::Add::add),
+            failed: failed.map(|response| response.requests).fold(0.0, std::ops::Add::add),
             p50_ms: quantile("cube_proxy_request_duration_seconds", 0.5),
             p99_ms: quantile("cube_proxy_request_duration_seconds", 0.99),
             added_p50_ms: quantile("cube_proxy_added_latency_seconds", 0.5),
@@ -166,7 +166,7 @@ impl Figures {
             cores: rate("process_cpu_seconds_total", &[]),
             resident_bytes: gauge("process_resident_memory_bytes"),
             open_files: gauge("process_open_fds"),
-            answers,
+            responses,
             busiest: busiest.collect(),
             open_nodes: nodes("open_nodes"),
             faulty_nodes: nodes("faulty_nodes"),
@@ -207,18 +207,18 @@ fn uptime(series: &Series) -> u64 {
     count((now.as_secs_f64() - series.sum("process_start_time_seconds", &[])).max(0.0))
 }
 
-fn answers(before: &Series, now: &Series, seconds: f64) -> Vec<AnswerRate> {
+fn responses(before: &Series, now: &Series, seconds: f64) -> Vec<ResponseRate> {
     let name = "cube_proxy_answers_total";
     let known = before.by(name, ["retcode", "reason"]);
-    let mut rates: Vec<AnswerRate> = now
+    let mut rates: Vec<ResponseRate> = now
         .by(name, ["retcode", "reason"])
         .into_iter()
         .map(|(key, value)| {
             let requests = since(known.get(&key).copied().unwrap_or(0.0), value) / seconds;
             let [retcode, reason] = key;
-            AnswerRate { retcode, reason, requests }
+            ResponseRate { retcode, reason, requests }
         })
-        .filter(|answer| answer.requests > 0.0)
+        .filter(|response| response.requests > 0.0)
         .collect();
     rates.sort_by(|a, b| b.requests.total_cmp(&a.requests));
     rates
@@ -313,7 +313,7 @@ pub(super) mod tests {
         assert_eq!(figures.added_p99_ms, None);
         assert_eq!(figures.cache_hit_rate, Some(0.95));
         assert_eq!((figures.cache_tracked, figures.held, figures.open_websockets), (Some(true), 3, 2));
-        let first = &figures.answers[0];
+        let first = &figures.responses[0];
         assert_eq!((first.retcode.as_str(), first.reason.as_str(), first.requests), ("310200", "ok", 95.0));
         let busy: Vec<_> = figures.busiest.iter().map(|b| (b.sandbox_id.as_str(), b.requests)).collect();
         assert_eq!(busy, [("box-1", Some(100.0)), ("box-2", Some(1.0))]);

@@ -65,8 +65,8 @@ pub(super) fn table(figures: &Figures) -> Vec<String> {
     }
     lines.push(String::new());
     lines.push(format!("{:<34} {:>9}", "answers", "req/s"));
-    for answer in &figures.answers {
-        lines.push(format!("{:<8}{:<26} {:>9}", answer.retcode, answer.reason, rate(answer.requests)));
+    for response in &figures.responses {
+        lines.push(format!("{:<8}{:<26} {:>9}", response.retcode, response.reason, rate(response.requests)));
     }
     lines
 }

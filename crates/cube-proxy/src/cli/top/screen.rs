@@ -137,7 +137,7 @@ impl View {
         let [left, right] =
             Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).spacing(2).areas(bottom);
         frame.render_widget(sandboxes(figures), left);
-        frame.render_widget(answers(figures), right);
+        frame.render_widget(responses(figures), right);
     }
 
     fn head(&self) -> Line<'static> {
@@ -187,14 +187,14 @@ fn sandboxes(figures: &Figures) -> Table<'static> {
         .block(Block::new().borders(Borders::TOP).title("busiest sandboxes"))
 }
 
-fn answers(figures: &Figures) -> Table<'static> {
-    let rows = figures.answers.iter().map(|answer| {
-        let good = answer.retcode == "310200" || answer.reason == "ok";
+fn responses(figures: &Figures) -> Table<'static> {
+    let rows = figures.responses.iter().map(|response| {
+        let good = response.retcode == "310200" || response.reason == "ok";
         let style = if good { Style::new() } else { Style::new().fg(Color::Yellow) };
         Row::new([
-            Cell::from(answer.retcode.clone()),
-            Cell::from(answer.reason.clone()),
-            Cell::from(Line::from(rate(answer.requests)).right_aligned()),
+            Cell::from(response.retcode.clone()),
+            Cell::from(response.reason.clone()),
+            Cell::from(Line::from(rate(response.requests)).right_aligned()),
         ])
         .style(style)
     });

@@ -84,7 +84,7 @@ async fn an_answer_that_is_stored_streams_while_it_comes() {
         }
         // The client may have its last piece before the response is stored; one that comes in between
         // is fetched, both pieces at once.
-        eventually("a stored answer", || async {
+        eventually("a stored response", || async {
             (0..2).for_each(|_| gate.open());
             hit(&env.get(&sandbox, "/").await).then_some(())
         })
@@ -112,7 +112,7 @@ async fn the_store_stays_within_its_memory_and_drops_what_is_not_used() {
     assert!(entries > 30.0, "{entries}");
     let evicted = sum(&env, "evictions_total", &[]).await;
     let filled = sum(&env, "fills_total", &[("outcome", "stored")]).await;
-    assert_eq!(entries + evicted, filled, "every stored answer is there or was dropped");
+    assert_eq!(entries + evicted, filled, "every stored response is there or was dropped");
     assert!(evicted > 100.0);
 }
 

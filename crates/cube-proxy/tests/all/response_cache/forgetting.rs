@@ -75,7 +75,7 @@ async fn any_change_of_the_record_forgets_all_of_its_sandbox_and_frees_its_memor
 }
 
 #[tokio::test]
-async fn a_recreated_sandbox_never_gets_its_predecessors_answer() {
+async fn a_recreated_sandbox_never_gets_its_predecessors_response() {
     let env = cached().await;
     for _ in 0..5 {
         let (predecessor, successor) = (app(&[PUBLIC]).await, Origin::replying(200, &[PUBLIC], "new").await);
@@ -85,7 +85,7 @@ async fn a_recreated_sandbox_never_gets_its_predecessors_answer() {
         env.redis.del(&sandbox.key()).await;
         let again = env.sandbox(&successor).id(&sandbox.id).await;
         crate::store_fixture::right_within(
-            "the successor's answer",
+            "the successor's response",
             std::time::Instant::now(),
             std::time::Duration::from_secs(1),
             async || {

@@ -83,7 +83,7 @@ async fn settle(env: &Env, sandbox: &Sandbox) {
         (env.get(&marker, "/").await.status == 502).then_some(())
     })
     .await;
-    eventually("a stored answer", || async { hit(&env.get(sandbox, WARM).await).then_some(()) }).await;
+    eventually("a stored response", || async { hit(&env.get(sandbox, WARM).await).then_some(()) }).await;
 }
 
 /// A sandbox of [`app`] with those fields, settled.

@@ -7,7 +7,7 @@ use cube_testkit::Client;
 use super::*;
 
 #[tokio::test]
-async fn our_own_headers_are_made_new_for_each_answer() {
+async fn our_own_headers_are_made_new_for_each_response() {
     let env = cached().await;
     let theirs = [
         PUBLIC,

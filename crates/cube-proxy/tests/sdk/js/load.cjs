@@ -20,9 +20,9 @@ function undici(name, options) {
   const { Agent, request } = require(name)
   const dispatcher = new Agent(options)
   return async (path, more = {}) => {
-    const answer = await request(origin + path, { dispatcher, ...more })
-    const body = Buffer.from(await answer.body.arrayBuffer())
-    expect(answer.statusCode === 200, answer.statusCode)
+    const response = await request(origin + path, { dispatcher, ...more })
+    const body = Buffer.from(await response.body.arrayBuffer())
+    expect(response.statusCode === 200, response.statusCode)
     return body
   }
 }
@@ -32,9 +32,9 @@ function fetching(name, options) {
   const { Agent, fetch } = require(name)
   const dispatcher = new Agent(options)
   return async (path, more = {}) => {
-    const answer = await fetch(origin + path, { dispatcher, ...more })
-    const body = Buffer.from(await answer.arrayBuffer())
-    expect(answer.status === 200, answer.status)
+    const response = await fetch(origin + path, { dispatcher, ...more })
+    const body = Buffer.from(await response.arrayBuffer())
+    expect(response.status === 200, response.status)
     return body
   }
 }

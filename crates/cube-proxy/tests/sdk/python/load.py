@@ -35,8 +35,8 @@ def expect(holds, what):
         raise AssertionError(f"unexpected: {what}")
 
 
-def check(answer, body):
-    expect(answer.status_code == 200 and answer.content == body, answer)
+def check(response, body):
+    expect(response.status_code == 200 and response.content == body, response)
 
 
 def is_over():
@@ -82,10 +82,10 @@ async def at_once(count):
             try:
                 small, large = client.get(f"{origin}/"), client.get(f"{origin}/large")
                 stream, again = client.get(f"{origin}/stream"), client.get(f"{origin}/")
-                answers = await asyncio.gather(small, large, stream, again)
+                responses = await asyncio.gather(small, large, stream, again)
                 bodies = (b"small", b"\7" * 200_000, b"0123456789", b"small")
-                for answer, body in zip(answers, bodies):
-                    check(answer, body)
+                for response, body in zip(responses, bodies):
+                    check(response, body)
                 count["done"] += 1
             except Exception as error:
                 count["failed"].append(f"{type(error).__name__}: {error}")
