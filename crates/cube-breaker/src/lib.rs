@@ -11,9 +11,6 @@ mod nodes;
 mod permit;
 mod settings;
 
-#[cfg(test)]
-mod testbed;
-
 pub use breaker::{Breaker, BreakerVerdict};
 pub use permit::{ConnectFailure, DialPermit};
 pub use settings::{BreakerError, Settings};

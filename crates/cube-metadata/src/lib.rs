@@ -9,6 +9,8 @@ mod record;
 mod record_field;
 mod redis;
 mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod yaml;
 mod yaml_edit;
 mod yaml_tab;

@@ -1,132 +1,20 @@
-//! What the tests of this crate share: a store that follows a script, a resolver on it, and a clock that
-//! the test moves.
+//! What the tests of this crate share: a resolver on a scripted store, and a clock that the test moves.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::IpAddr;
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use cube_metadata::{
-    MetadataStore, SandboxRecord, Snapshot, SnapshotObserver, StoreError, StoreEvent, TrackingSession,
-};
+use cube_metadata::testing::{BACKLOG, ScriptedStore};
+use cube_metadata::{MetadataStore, Snapshot, SnapshotObserver, StoreEvent};
 use cube_route::SandboxId;
 use parking_lot::Mutex;
 use prometheus::Registry;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::broadcast;
 
 use crate::clock::Clock;
 use crate::metrics::LookupOutcome;
 use crate::{Lookup, Resolver, Revocation, RouteEntry, Settings};
-
-pub(crate) type Fields = Vec<(String, String)>;
-
-/// A store whose records, errors and pushes the test decides.
-pub(crate) struct ScriptedStore {
-    pub(crate) records: Mutex<HashMap<SandboxId, Fields>>,
-    reads: Mutex<HashMap<SandboxId, usize>>,
-    /// Those of them that completed.
-    completed: Mutex<HashMap<SandboxId, usize>>,
-    pub(crate) reads_now: AtomicUsize,
-    pub(crate) most_reads_at_once: AtomicUsize,
-    pub(crate) error: AtomicBool,
-    pub(crate) failing: AtomicBool,
-    /// 0: nothing is pushed.
-    session: AtomicU64,
-    last_session: AtomicU64,
-    /// While true, results are ready but not handed over.
-    pub(crate) held: watch::Sender<bool>,
-    events: broadcast::Sender<StoreEvent>,
-}
-
-/// Messages a follower may be behind.
-const BACKLOG: usize = 32;
-
-impl ScriptedStore {
-    fn new() -> Self {
-        Self {
-            records: Mutex::default(),
-            reads: Mutex::default(),
-            completed: Mutex::default(),
-            reads_now: AtomicUsize::new(0),
-            most_reads_at_once: AtomicUsize::new(0),
-            error: AtomicBool::new(false),
-            failing: AtomicBool::new(false),
-            session: AtomicU64::new(1),
-            last_session: AtomicU64::new(1),
-            held: watch::Sender::new(false),
-            events: broadcast::Sender::new(BACKLOG),
-        }
-    }
-
-    pub(crate) fn completed_reads_of(&self, id: &SandboxId) -> usize {
-        self.completed.lock().get(id).copied().unwrap_or(0)
-    }
-
-    pub(crate) fn reads_of(&self, id: &SandboxId) -> usize {
-        self.reads.lock().get(id).copied().unwrap_or(0)
-    }
-}
-
-#[async_trait]
-impl MetadataStore for ScriptedStore {
-    async fn fetch(&self, id: &SandboxId) -> Result<Snapshot, StoreError> {
-        let now = self.reads_now.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most_reads_at_once.fetch_max(now, Ordering::SeqCst);
-        *self.reads.lock().entry(id.clone()).or_default() += 1;
-        let fields = self.records.lock().get(id).cloned();
-        let error = self.error.load(Ordering::SeqCst);
-        let mut held = self.held.subscribe();
-        let _ = held.wait_for(|held| !held).await;
-        self.reads_now.fetch_sub(1, Ordering::SeqCst);
-        self.failing.store(error, Ordering::SeqCst);
-        if error {
-            return Err(StoreError::Timeout);
-        }
-        *self.completed.lock().entry(id.clone()).or_default() += 1;
-        let record = fields.map(|fields| {
-            SandboxRecord::parse(fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())), 0)
-        });
-        Ok(Snapshot { record, state: None })
-    }
-
-    async fn faulty_nodes(&self) -> Result<HashSet<IpAddr>, StoreError> {
-        Ok(HashSet::new())
-    }
-
-    fn subscribe(&self) -> broadcast::Receiver<StoreEvent> {
-        self.events.subscribe()
-    }
-
-    fn tracking(&self) -> Option<TrackingSession> {
-        TrackingSession::new(self.session.load(Ordering::SeqCst))
-    }
-
-    fn failing(&self) -> bool {
-        self.failing.load(Ordering::SeqCst)
-    }
-
-    fn has_responded(&self) -> bool {
-        true
-    }
-
-    async fn list(&self) -> Result<Vec<SandboxId>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn get(&self, _: &SandboxId) -> Result<Option<BTreeMap<String, String>>, StoreError> {
-        Ok(None)
-    }
-
-    async fn put(&self, _: &SandboxId, _: &BTreeMap<String, String>) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn delete(&self, _: &SandboxId) -> Result<bool, StoreError> {
-        Ok(false)
-    }
-}
 
 /// An observer that records what it sees.
 #[derive(Default)]
@@ -172,7 +60,7 @@ impl Testbed {
     }
 
     pub(crate) async fn with_clock(settings: Settings, clock: Clock) -> Self {
-        let store = Arc::new(ScriptedStore::new());
+        let store = Arc::new(ScriptedStore::default());
         let observer = Arc::<RecordingObserver>::default();
         let resolver = Resolver::with_clock(
             Arc::clone(&store) as _,
@@ -212,13 +100,12 @@ impl Testbed {
     }
 
     pub(crate) async fn channel_down(&self) {
-        self.store.session.store(0, Ordering::SeqCst);
+        self.store.end_session();
         self.send(StoreEvent::TrackingLost).await;
     }
 
     pub(crate) async fn channel_up(&self) {
-        let session = self.store.last_session.fetch_add(1, Ordering::SeqCst) + 1;
-        self.store.session.store(session, Ordering::SeqCst);
+        self.store.begin_session();
         self.send(StoreEvent::InvalidateAll).await;
     }
 
