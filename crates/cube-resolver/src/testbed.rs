@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cube_metadata::testing::{BACKLOG, ScriptedStore};
-use cube_metadata::{MetadataStore, Snapshot, SnapshotObserver, StoreEvent};
+use cube_metadata::{MetadataStore, Snapshot, SnapshotObserver, StoreError, StoreEvent};
 use cube_route::SandboxId;
 use parking_lot::Mutex;
 use prometheus::Registry;
@@ -149,6 +149,15 @@ impl Testbed {
 
     pub(crate) fn counted(&self, outcome: LookupOutcome) -> u64 {
         self.resolver.metrics.of(outcome).get()
+    }
+
+    /// A lookup that runs while the test goes on.
+    pub(crate) fn lookup_meanwhile(
+        &self,
+        id: &SandboxId,
+    ) -> tokio::task::JoinHandle<Result<Lookup, StoreError>> {
+        let (resolver, id) = (Arc::clone(&self.resolver), id.clone());
+        tokio::spawn(async move { resolver.lookup(&id).await })
     }
 
     /// The sandbox, which must be there.

@@ -52,6 +52,40 @@ pub fn reply(
     }
 }
 
+/// Sends back what comes in, piece by piece as it comes, until the body ends.
+///
+/// # Errors
+/// What the connection says.
+pub async fn mirror(mut exchange: Exchange) -> ExchangeResult {
+    exchange.start(200, &[("Transfer-Encoding", "chunked")]).await?;
+    loop {
+        let piece = exchange.piece().await?;
+        if piece.is_empty() {
+            return exchange.end().await;
+        }
+        exchange.chunk(piece).await?;
+    }
+}
+
+/// Opens the gate for each piece that comes in, and sends all of them back at the end.
+pub fn collect(arrived: &Gate) -> impl Fn(Exchange) -> Doing + Send + Sync + 'static {
+    let arrived = arrived.clone();
+    move |mut exchange| {
+        let arrived = arrived.clone();
+        Box::pin(async move {
+            let mut all = Vec::new();
+            loop {
+                let piece = exchange.piece().await?;
+                if piece.is_empty() {
+                    return exchange.reply(200, &[], all).await;
+                }
+                all.extend(piece);
+                arrived.open();
+            }
+        })
+    }
+}
+
 /// These bytes for a response, whatever they are, then a FIN.
 pub fn raw(bytes: impl AsRef<[u8]>) -> impl Fn(Exchange) -> Doing + Send + Sync + 'static {
     let bytes = bytes.as_ref().to_vec();

@@ -14,6 +14,7 @@ mod downstream;
 mod driver;
 mod h1;
 mod h2;
+mod h2_frame;
 mod head_watch;
 mod kill;
 mod listener;

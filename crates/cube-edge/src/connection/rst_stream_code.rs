@@ -8,13 +8,7 @@
 
 use h2::Reason;
 
-const HEAD: usize = 9;
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+use super::h2_frame::{CONTINUATION, DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, RST_STREAM};
 
 /// What a frame that leaves says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

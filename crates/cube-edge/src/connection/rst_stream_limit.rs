@@ -16,18 +16,13 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::h2_frame::{CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM};
 use super::kill::Kill;
 use super::unsent::OpenStreams;
 
 const PREFACE: usize = 24;
 /// The bytes of a frame's head before the one that says its kind.
 const KIND: usize = 3;
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
 
 /// What happened in a client's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

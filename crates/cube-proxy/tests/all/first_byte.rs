@@ -3,7 +3,7 @@
 //! HTTP/1.1 and HTTP/2 (connections.md, "Streaming").
 
 use cube_testkit::scripts::{self, Framing};
-use cube_testkit::{By, Client, Env, Exchange, Gate, H2Client, H2Response, Origin, Sandbox, within};
+use cube_testkit::{By, Client, Env, Gate, H2Client, H2Response, Origin, Sandbox, within};
 
 use crate::support::{cube, tls};
 
@@ -112,22 +112,7 @@ async fn of_every_response() {
 
 /// An application that says when a piece has come, and answers with all of them at the end.
 async fn listener(arrived: &Gate) -> Origin {
-    let arrived = arrived.clone();
-    Origin::scripted(move |mut exchange: Exchange| {
-        let arrived = arrived.clone();
-        async move {
-            let mut all = Vec::new();
-            loop {
-                let piece = exchange.piece().await?;
-                if piece.is_empty() {
-                    return exchange.reply(200, &[], all).await;
-                }
-                all.extend(piece);
-                arrived.open();
-            }
-        }
-    })
-    .await
+    Origin::scripted(scripts::collect(arrived)).await
 }
 
 #[tokio::test]

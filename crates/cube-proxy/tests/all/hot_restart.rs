@@ -5,23 +5,43 @@ use std::time::Duration;
 
 use cube_testkit::rustix::process::Signal;
 use cube_testkit::serde_json::{self, Value, json};
-use cube_testkit::{BlackHole, Client, Env, Exchange, Origin, Reply, Sandbox, eventually, never, unique_id};
+use cube_testkit::{
+    BlackHole, Client, Env, Exchange, Origin, Reply, Sandbox, eventually, never, scripts, unique_id,
+};
 
 use crate::support::{own, with_tls};
 
-/// Sends back what comes in, piece by piece, until the body ends.
-pub(crate) async fn mirror(mut exchange: Exchange) -> cube_testkit::ExchangeResult {
+/// Sends back what comes in, as it comes; a GET is echoed.
+pub(crate) async fn mirror(exchange: Exchange) -> cube_testkit::ExchangeResult {
     if exchange.request.method == "GET" {
-        return cube_testkit::scripts::echo(exchange).await;
+        scripts::echo(exchange).await
+    } else {
+        scripts::mirror(exchange).await
     }
-    exchange.start(200, &[("Transfer-Encoding", "chunked")]).await?;
-    loop {
-        let piece = exchange.piece().await?;
-        if piece.is_empty() {
-            return exchange.end().await;
-        }
-        exchange.chunk(piece).await?;
-    }
+}
+
+/// How a scripted successor begins: `say` and `heard` are its end of the conversation.
+const SUCCESSOR: &str = r#"#!/usr/bin/env python3
+import json, socket, struct, sys, time
+link = socket.socket(socket.AF_UNIX)
+link.connect("@SOCKET@")
+def say(**word):
+    text = json.dumps(word).encode()
+    link.sendall(struct.pack(">I", len(text)) + text)
+def read(size):
+    taken = b""
+    while len(taken) < size:
+        piece = link.recv(size - len(taken))
+        assert piece
+        taken += piece
+    return taken
+def heard():
+    return json.loads(read(struct.unpack(">I", read(4))[0]))["say"]
+"#;
+
+/// The Python text of a successor that talks to the process at `socket`, and does what `then` says.
+pub(crate) fn successor(socket: &std::path::Path, then: &str) -> String {
+    SUCCESSOR.replace("@SOCKET@", &socket.to_string_lossy()) + then
 }
 
 /// A stream through the proxy, both ways.

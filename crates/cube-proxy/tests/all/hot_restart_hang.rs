@@ -14,34 +14,20 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use crate::hot_restart::successor;
 use crate::support::{A_SECOND, binary, own};
 
 /// Says all that a successor says up to where it was told to hang, and nothing after.
 const HANGS: &str = r#"
-import json, socket, struct, sys, time
-link = socket.socket(socket.AF_UNIX)
-link.connect(sys.argv[1])
-def say(**word):
-    text = json.dumps(word).encode()
-    link.sendall(struct.pack(">I", len(text)) + text)
-def read(size):
-    taken = b""
-    while len(taken) < size:
-        piece = link.recv(size - len(taken))
-        assert piece
-        taken += piece
-    return taken
-def heard():
-    return json.loads(read(struct.unpack(">I", read(4))[0]))["say"]
 say(say="upgrade", protocol=1, version="9\nforged line")
 assert heard() == "sockets"
 say(say="ready")
 while heard() != "known":
     pass
-if sys.argv[2] == "unlearned":
+if sys.argv[1] == "unlearned":
     print("told all", flush=True)
     time.sleep(60)
-if sys.argv[2] == "refused":
+if sys.argv[1] == "refused":
     say(say="nonsense")
     while heard() != "refused":
         pass
@@ -56,8 +42,7 @@ time.sleep(60)
 /// A successor that hangs, and has said `last` before.
 async fn hangs(env: &Env, point: &str, last: &str) -> Child {
     let mut hangs = Command::new("python3")
-        .args(["-c", HANGS])
-        .arg(env.proxy.directory().join("upgrade.sock"))
+        .args(["-c", &successor(&env.proxy.directory().join("upgrade.sock"), HANGS)])
         .arg(point)
         .stdout(Stdio::piped())
         .kill_on_drop(true)

@@ -182,16 +182,7 @@ async fn application(mut exchange: Exchange) -> ExchangeResult {
             let got = exchange.body().await?.len();
             exchange.reply(200, &[], got.to_string()).await
         }
-        "/stream" => {
-            exchange.start(200, &[("Transfer-Encoding", "chunked")]).await?;
-            loop {
-                let piece = exchange.piece().await?;
-                if piece.is_empty() {
-                    return exchange.end().await;
-                }
-                exchange.chunk(piece).await?;
-            }
-        }
+        "/stream" => cube_testkit::scripts::mirror(exchange).await,
         _ => cube_testkit::scripts::echo(exchange).await,
     }
 }

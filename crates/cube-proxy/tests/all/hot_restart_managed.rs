@@ -7,6 +7,7 @@ use std::path::Path;
 use cube_testkit::serde_json::json;
 use cube_testkit::{Env, Origin};
 
+use crate::hot_restart::successor;
 use crate::support::{binary, builder, cannot};
 
 /// A managed proxy, started through a link that can be pointed at another program.
@@ -52,22 +53,7 @@ async fn a_successor_is_no_child_of_the_process_that_started_it() {
 }
 
 /// What a successor says, the last of it late.
-const LATE: &str = r#"#!/usr/bin/env python3
-import json, os, socket, struct, time
-link = socket.socket(socket.AF_UNIX)
-link.connect("@SOCKET@")
-def say(**word):
-    text = json.dumps(word).encode()
-    link.sendall(struct.pack(">I", len(text)) + text)
-def read(size):
-    taken = b""
-    while len(taken) < size:
-        piece = link.recv(size - len(taken))
-        assert piece
-        taken += piece
-    return taken
-def heard():
-    return json.loads(read(struct.unpack(">I", read(4))[0]))["say"]
+const LATE: &str = r#"
 say(say="upgrade", protocol=1, version="9")
 assert heard() == "sockets"
 say(say="ready")
@@ -86,7 +72,7 @@ async fn who_asked_hears_that_it_succeeded_from_a_process_that_has_nothing_more_
     let env = managed().await;
     let directory = env.proxy.directory();
     let script = directory.join("late");
-    executable(&script, &LATE.replace("@SOCKET@", &directory.join("upgrade.sock").to_string_lossy()));
+    executable(&script, &successor(&directory.join("upgrade.sock"), LATE));
     env.proxy.swap_binary(&directory.join("cube-proxy"), &script);
     let asked = env.proxy.ask_upgrade_of(&binary()).await;
     assert!(asked.status.success(), "{asked:?}\n{}", env.proxy.output());

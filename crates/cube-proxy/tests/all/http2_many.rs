@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cube_testkit::{Exchange, Frame, Origin};
+use cube_testkit::{Exchange, Frame, Origin, scripts};
 use tokio::sync::Semaphore;
 
 use crate::support::{patient, tls};
@@ -113,17 +113,7 @@ async fn fifty_megabytes_come_without_an_empty_frame_before_the_end() {
 #[tokio::test]
 async fn a_body_that_comes_back_as_it_goes_does_not_stall() {
     let tls = tls().await;
-    let origin = Origin::scripted(|mut exchange: Exchange| async move {
-        exchange.start(200, &[("Transfer-Encoding", "chunked")]).await?;
-        loop {
-            let piece = exchange.piece().await?;
-            if piece.is_empty() {
-                return exchange.end().await;
-            }
-            exchange.chunk(piece).await?;
-        }
-    })
-    .await;
+    let origin = Origin::scripted(scripts::mirror).await;
     let host = tls.env.sandbox(&origin).await.host();
     let mut upload = tls.h2().await.open("POST", &host, "/", &[]).await;
     upload.data("begin", false).await.unwrap();

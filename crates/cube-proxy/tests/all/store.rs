@@ -16,13 +16,17 @@ fn beside(redis: &RedisServer, more: cube_testkit::serde_json::Value) -> Proxy {
 /// Asks until a response came out of the cache: the push that follows the writing of a record may
 /// overtake the first lookup, and then nothing of it is kept.
 pub(crate) async fn cached(env: &Env, sandbox: &Sandbox) {
+    cached_with(env, sandbox, &[]).await;
+}
+
+async fn cached_with(env: &Env, sandbox: &Sandbox, headers: &[(&str, &str)]) {
     let hits = || async {
         let metrics = env.proxy.metrics().await;
         metrics.sum("cube_proxy_cache_lookups_total", &[("outcome", "hit")])
     };
     eventually("a cached route", || async {
         let before = hits().await;
-        env.get(sandbox, "/").await.passed(200);
+        env.get_with(sandbox, "/", headers).await.passed(200);
         (hits().await > before).then_some(())
     })
     .await;
@@ -203,14 +207,7 @@ async fn in_the_first_moment_of_a_hang_a_refused_token_and_an_unknown_sandbox_lo
     let origin = Origin::echo().await;
     let sandbox = env.sandbox(&origin).token("example-token").await;
     let token = [("e2b-traffic-access-token", "example-token")];
-    let hits =
-        || async { env.proxy.metrics().await.sum("cube_proxy_cache_lookups_total", &[("outcome", "hit")]) };
-    eventually("a cached route", || async {
-        let before = hits().await;
-        env.get_with(&sandbox, "/", &token).await.passed(200);
-        (hits().await > before).then_some(())
-    })
-    .await;
+    cached_with(&env, &sandbox, &token).await;
     env.redis.pause();
     let (nobody, wrong) = (env.nobody(), [("e2b-traffic-access-token", "example-wrong")]);
     let (refused, unknown) =
@@ -226,14 +223,7 @@ async fn a_refused_token_costs_the_store_what_an_unknown_sandbox_costs() {
     let origin = Origin::echo().await;
     let (sandbox, nobody) = (env.sandbox(&origin).token("example-token").await, env.nobody());
     let token = [("e2b-traffic-access-token", "example-token")];
-    let hits =
-        || async { env.proxy.metrics().await.sum("cube_proxy_cache_lookups_total", &[("outcome", "hit")]) };
-    eventually("a cached route", || async {
-        let before = hits().await;
-        env.get_with(&sandbox, "/", &token).await.passed(200);
-        (hits().await > before).then_some(())
-    })
-    .await;
+    cached_with(&env, &sandbox, &token).await;
     let reads = |sandbox: Sandbox| {
         let env = &env;
         async move {

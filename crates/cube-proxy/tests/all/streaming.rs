@@ -50,22 +50,7 @@ async fn a_chunk_of_the_client_is_at_the_application_before_the_answer_begins() 
     let env = cube().await;
     for (by, chunked) in [(By::Host, true), (By::Path, true), (By::Header, false)] {
         let arrived = Gate::new();
-        let seen = arrived.clone();
-        let origin = Origin::scripted(move |mut exchange: Exchange| {
-            let seen = seen.clone();
-            async move {
-                let mut all = Vec::new();
-                loop {
-                    let piece = exchange.piece().await?;
-                    if piece.is_empty() {
-                        return exchange.reply(200, &[], all).await;
-                    }
-                    all.extend(piece);
-                    seen.open();
-                }
-            }
-        })
-        .await;
+        let origin = Origin::scripted(scripts::collect(&arrived)).await;
         let sandbox = env.sandbox(&origin).await;
         let (target, named) = env.naming(by, &sandbox, "/up");
         let mut headers: Vec<(&str, &str)> = named.iter().map(|(n, v)| (*n, v.as_str())).collect();
@@ -90,25 +75,15 @@ async fn a_chunk_of_the_client_is_at_the_application_before_the_answer_begins() 
 #[tokio::test]
 async fn both_directions_stream_at_the_same_time() {
     let env = cube().await;
-    let origin = Origin::scripted(|mut exchange: Exchange| async move {
-        exchange.start(200, &[("Transfer-Encoding", "chunked")]).await?;
-        loop {
-            let piece = exchange.piece().await?;
-            if piece.is_empty() {
-                return exchange.end().await;
-            }
-            exchange.chunk(piece.to_ascii_uppercase()).await?;
-        }
-    })
-    .await;
+    let origin = Origin::scripted(scripts::mirror).await;
     let sandbox = env.sandbox(&origin).await;
     let mut client = env.client().await;
     client.request("POST", "/", &[("Host", &sandbox.host()), ("Transfer-Encoding", "chunked")]).await;
     client.chunk("first").await;
     client.head().await.passed(200);
-    assert_eq!(client.next_chunk().await, b"FIRST");
+    assert_eq!(client.next_chunk().await, b"first");
     client.chunk("second").await;
-    assert_eq!(client.next_chunk().await, b"SECOND");
+    assert_eq!(client.next_chunk().await, b"second");
     client.send("0\r\n\r\n").await;
     assert!(client.next_chunk().await.is_empty());
 }

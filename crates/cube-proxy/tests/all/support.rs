@@ -186,13 +186,20 @@ pub(crate) fn builder(overrides: &Value) -> ProxyBuilder {
 /// to this machine.
 #[must_use]
 pub(crate) fn browser(url: &str) -> Guarded {
+    browser_for("cube.localhost", url, &[])
+}
+
+/// As [`browser`], for names below `domain`, and with further arguments.
+#[must_use]
+pub(crate) fn browser_for(domain: &str, url: &str, more: &[&str]) -> Guarded {
     let directory = std::env::temp_dir().join(cube_testkit::unique_id("cube-browser-"));
     std::fs::create_dir(&directory).unwrap();
     let mut browser = Command::new("chromium");
     browser
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-        .args(["--disable-dev-shm-usage", "--host-resolver-rules=MAP *.cube.localhost 127.0.0.1"])
+        .args(["--disable-dev-shm-usage", &format!("--host-resolver-rules=MAP *.{domain} 127.0.0.1")])
+        .args(more)
         .arg("--remote-debugging-port=0")
         .arg(format!("--user-data-dir={}", directory.display()))
         .arg(url)

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{HERE, SECOND, THERE, host, settings, world_with};
+use super::{HERE, SECOND, THERE, host, settings, testbed_with};
 use crate::metrics::LookupOutcome;
 use crate::testbed::{Testbed, id, until};
 use crate::{Lookup, Settings};
 
 #[tokio::test]
 async fn a_sandbox_is_read_once_and_then_served_from_memory() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     assert!(testbed.resolver.cached("a").is_none());
     for _ in 0..10 {
         testbed.found(&id("a")).await;
@@ -24,14 +24,9 @@ async fn a_sandbox_is_read_once_and_then_served_from_memory() {
 
 #[tokio::test]
 async fn a_thousand_at_once_make_one_read_and_one_that_leaves_does_not_end_it() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.store.held.send_replace(true);
-    let lookups: Vec<_> = (0..1000)
-        .map(|_| {
-            let resolver = Arc::clone(&testbed.resolver);
-            tokio::spawn(async move { resolver.lookup(&id("a")).await })
-        })
-        .collect();
+    let lookups: Vec<_> = (0..1000).map(|_| testbed.lookup_meanwhile(&id("a"))).collect();
     until(|| testbed.store.reads_now.load(Ordering::SeqCst) == 1).await;
     lookups[0].abort();
     testbed.store.held.send_replace(false);
@@ -43,7 +38,7 @@ async fn a_thousand_at_once_make_one_read_and_one_that_leaves_does_not_end_it() 
 
 #[tokio::test]
 async fn hits_do_not_extend_a_life_and_at_its_end_no_request_waits() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.found(&id("a")).await;
     for _ in 0..499 {
         testbed.after(SECOND);
@@ -65,7 +60,7 @@ async fn hits_do_not_extend_a_life_and_at_its_end_no_request_waits() {
 
 #[tokio::test]
 async fn while_nothing_is_pushed_an_entry_lives_two_seconds_and_is_read_before_it_is_served() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.channel_down().await;
     testbed.found(&id("a")).await;
     testbed.write(&id("a"), THERE).await;
@@ -77,7 +72,7 @@ async fn while_nothing_is_pushed_an_entry_lives_two_seconds_and_is_read_before_i
 
 #[tokio::test]
 async fn when_the_channel_goes_down_what_was_read_before_lives_two_seconds_from_its_reading() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.found(&id("a")).await;
     testbed.after(Duration::from_millis(1500));
     testbed.channel_down().await;
@@ -88,7 +83,7 @@ async fn when_the_channel_goes_down_what_was_read_before_lives_two_seconds_from_
 
 #[tokio::test]
 async fn after_a_reconnect_everything_is_read_again_before_it_is_trusted() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     let before = testbed.found(&id("a")).await.generation;
     testbed.channel_down().await;
     testbed.channel_up().await;
@@ -100,7 +95,7 @@ async fn after_a_reconnect_everything_is_read_again_before_it_is_trusted() {
 
 #[tokio::test]
 async fn lost_messages_distrust_everything_although_the_session_is_the_same() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.found(&id("a")).await;
     assert!(matches!(testbed.resolver.lookup(&id("none")).await, Ok(Lookup::Unknown)));
     testbed.lose_messages().await;
@@ -110,7 +105,7 @@ async fn lost_messages_distrust_everything_although_the_session_is_the_same() {
 
 #[tokio::test]
 async fn without_a_follower_nothing_is_trusted() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.found(&id("a")).await;
     testbed.resolver.following.store(false, Ordering::SeqCst);
     testbed.after(2 * SECOND);
@@ -119,18 +114,12 @@ async fn without_a_follower_nothing_is_trusted() {
 
 #[tokio::test]
 async fn a_read_that_raced_with_a_change_is_for_those_who_waited_only() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.store.held.send_replace(true);
-    let early = tokio::spawn({
-        let resolver = Arc::clone(&testbed.resolver);
-        async move { resolver.lookup(&id("a")).await }
-    });
+    let early = testbed.lookup_meanwhile(&id("a"));
     until(|| testbed.store.reads_now.load(Ordering::SeqCst) == 1).await;
     testbed.write(&id("a"), THERE).await;
-    let late = tokio::spawn({
-        let resolver = Arc::clone(&testbed.resolver);
-        async move { resolver.lookup(&id("a")).await }
-    });
+    let late = testbed.lookup_meanwhile(&id("a"));
     testbed.store.held.send_replace(false);
     let Ok(Lookup::Found(early)) = early.await.unwrap() else { panic!("not found") };
     let Ok(Lookup::Found(late)) = late.await.unwrap() else { panic!("not found") };
@@ -143,12 +132,9 @@ async fn a_read_that_raced_with_a_change_is_for_those_who_waited_only() {
 
 #[tokio::test]
 async fn a_raced_read_is_not_served_later_although_nobody_else_waited() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.store.held.send_replace(true);
-    let early = tokio::spawn({
-        let resolver = Arc::clone(&testbed.resolver);
-        async move { resolver.lookup(&id("a")).await }
-    });
+    let early = testbed.lookup_meanwhile(&id("a"));
     until(|| testbed.store.reads_now.load(Ordering::SeqCst) == 1).await;
     testbed.write(&id("a"), HERE).await;
     testbed.store.held.send_replace(false);
@@ -159,7 +145,7 @@ async fn a_raced_read_is_not_served_later_although_nobody_else_waited() {
 
 #[tokio::test]
 async fn a_fresh_lookup_begins_its_read_after_the_call() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.found(&id("a")).await;
     testbed.store.held.send_replace(true);
     let spawn = || {
@@ -239,7 +225,7 @@ async fn a_scan_pushes_no_sandbox_out_and_asks_once_an_id() {
 
 #[tokio::test]
 async fn every_reading_is_observed_before_those_who_wait_go_on() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.found(&id("a")).await;
     assert_eq!(*testbed.observer.observed.lock(), [(id("a"), true)]);
     testbed.delete(&id("a")).await;
@@ -249,7 +235,7 @@ async fn every_reading_is_observed_before_those_who_wait_go_on() {
 
 #[tokio::test]
 async fn an_entry_is_shown_as_it_is() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     assert!(testbed.resolver.inspect("a").is_none());
     testbed.found(&id("a")).await;
     testbed.after(3 * SECOND);

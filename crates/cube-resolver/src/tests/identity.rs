@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use cube_route::SandboxId;
 use tokio::sync::broadcast::error::TryRecvError;
 
-use super::{HERE, REBORN, SECOND, THERE, host, settings, world_with};
+use super::{HERE, REBORN, SECOND, THERE, host, settings, testbed_with};
 use crate::resolver::MAX_BACKGROUND_READS;
 use crate::testbed::{Testbed, id, until};
 use crate::{Lookup, Settings};
 
 #[tokio::test]
 async fn a_pushed_change_is_followed_and_one_that_changes_nothing_keeps_the_generation() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     let first = testbed.found(&id("a")).await.generation;
     testbed.write(&id("a"), HERE).await;
     assert!(testbed.resolver.cached("a").is_none(), "it is read again before it is served");
@@ -26,7 +26,7 @@ async fn a_pushed_change_is_followed_and_one_that_changes_nothing_keeps_the_gene
 
 #[tokio::test]
 async fn forgetting_says_whether_a_route_was_served_and_moves_the_generation_on() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     assert!(!testbed.resolver.forget(&id("a")));
     let first = testbed.found(&id("a")).await.generation;
     assert!(testbed.resolver.forget(&id("a")));
@@ -37,7 +37,7 @@ async fn forgetting_says_whether_a_route_was_served_and_moves_the_generation_on(
 
 #[tokio::test]
 async fn forgetting_during_a_read_leaves_nothing_of_the_old_generation() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     let first = testbed.found(&id("a")).await;
     testbed.store.held.send_replace(true);
     let lookup = tokio::spawn({
@@ -54,7 +54,7 @@ async fn forgetting_during_a_read_leaves_nothing_of_the_old_generation() {
 
 #[tokio::test]
 async fn a_deleted_record_is_gone_and_its_streams_are_revoked() {
-    let mut testbed = world_with(HERE).await;
+    let mut testbed = testbed_with(HERE).await;
     let streaming = testbed.found(&id("a")).await;
     testbed.delete(&id("a")).await;
     testbed.settled().await;
@@ -68,7 +68,7 @@ async fn a_deleted_record_is_gone_and_its_streams_are_revoked() {
 
 #[tokio::test]
 async fn a_new_created_at_revokes_and_a_new_host_ip_does_not() {
-    let mut testbed = world_with(HERE).await;
+    let mut testbed = testbed_with(HERE).await;
     let first = testbed.found(&id("a")).await;
     testbed.write(&id("a"), THERE).await;
     testbed.settled().await;
@@ -83,7 +83,7 @@ async fn a_new_created_at_revokes_and_a_new_host_ip_does_not() {
 
 #[tokio::test]
 async fn what_nobody_uses_is_not_read_again_until_somebody_asks() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     drop(testbed.found(&id("a")).await);
     testbed.write(&id("a"), THERE).await;
     testbed.settled().await;
@@ -96,7 +96,7 @@ async fn what_nobody_uses_is_not_read_again_until_somebody_asks() {
 
 #[tokio::test]
 async fn a_changed_state_is_read_at_once_although_nobody_asks() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     for (n, known) in ["a", "never-heard-of"].into_iter().enumerate() {
         for time in 1..=3 {
             testbed.push_state(&id(known)).await;
@@ -114,7 +114,7 @@ async fn a_changed_state_is_read_at_once_although_nobody_asks() {
 
 #[tokio::test]
 async fn changed_states_are_read_together_and_a_bounded_number_at_a_time() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.store.held.send_replace(true);
     let ids: Vec<SandboxId> = (0..3 * MAX_BACKGROUND_READS).map(|n| id(&format!("s{n}"))).collect();
     for id in &ids {
@@ -136,7 +136,7 @@ async fn changed_states_are_read_together_and_a_bounded_number_at_a_time() {
 
 #[tokio::test]
 async fn a_record_removed_while_nothing_was_pushed_is_revoked_on_reconnect() {
-    let mut testbed = world_with(HERE).await;
+    let mut testbed = testbed_with(HERE).await;
     let streaming = testbed.found(&id("a")).await;
     testbed.channel_down().await;
     testbed.delete(&id("a")).await;
@@ -147,7 +147,7 @@ async fn a_record_removed_while_nothing_was_pushed_is_revoked_on_reconnect() {
 
 #[tokio::test]
 async fn a_stream_that_outlives_the_entry_it_began_with_is_revoked_too() {
-    let mut testbed = world_with(HERE).await;
+    let mut testbed = testbed_with(HERE).await;
     let streaming = testbed.found(&id("a")).await;
     for _ in 0..3 {
         testbed.after(501 * SECOND);
@@ -192,7 +192,7 @@ async fn an_entry_pushed_out_does_not_come_back_with_a_used_number() {
 
 #[tokio::test]
 async fn readings_that_say_the_same_share_a_revision_and_every_other_has_one_of_its_own() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     let first = testbed.found(&id("a")).await;
     testbed.write(&id("a"), HERE).await;
     let again = testbed.found(&id("a")).await;
@@ -230,7 +230,7 @@ async fn readings_that_say_the_same_share_a_revision_and_every_other_has_one_of_
 
 #[tokio::test]
 async fn the_observer_is_told_when_what_was_known_holds_no_more_pushed_or_not() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     let told = || std::mem::take(&mut *testbed.observer.invalidated.lock()).contains(&id("a"));
     let first = testbed.found(&id("a")).await;
     assert!(told(), "there is nothing to compare it with");

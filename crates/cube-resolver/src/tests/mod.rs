@@ -19,7 +19,7 @@ fn settings() -> Settings {
     Settings { ttl_min: 500 * SECOND, ttl_max: 500 * SECOND, ..Settings::default() }
 }
 
-async fn world_with(fields: &[(&str, &str)]) -> Testbed {
+async fn testbed_with(fields: &[(&str, &str)]) -> Testbed {
     let testbed = Testbed::new(settings()).await;
     testbed.write(&id("a"), fields).await;
     testbed

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use cube_metadata::StoreError;
 
-use super::{HERE, SECOND, THERE, host, settings, world_with};
+use super::{HERE, SECOND, THERE, host, settings, testbed_with};
 use crate::Lookup;
 use crate::metrics::LookupOutcome;
 use crate::testbed::{Testbed, id};
 
 #[tokio::test]
 async fn a_fresh_lookup_that_fails_takes_nothing_away() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.found(&id("a")).await;
     testbed.fail(true);
     assert_eq!(testbed.resolver.lookup_fresh(&id("a")).await.unwrap_err(), StoreError::Timeout);
@@ -32,7 +32,7 @@ async fn while_the_store_fails_no_id_is_called_unknown() {
 
 #[tokio::test]
 async fn while_the_store_fails_an_entry_past_its_time_is_served_at_once() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.found(&id("a")).await;
     testbed.channel_down().await;
     testbed.fail(true);
@@ -50,7 +50,7 @@ async fn while_the_store_fails_an_entry_past_its_time_is_served_at_once() {
 
 #[tokio::test]
 async fn an_error_of_the_store_serves_what_is_there_for_ten_minutes() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.found(&id("a")).await;
     testbed.channel_down().await;
     testbed.after(1099 * SECOND);
@@ -87,7 +87,7 @@ async fn many_stale_entries_ask_a_failing_store_seldom() {
 
 #[tokio::test]
 async fn what_was_invalidated_is_not_served_even_when_the_store_fails() {
-    let testbed = world_with(HERE).await;
+    let testbed = testbed_with(HERE).await;
     testbed.found(&id("a")).await;
     testbed.write(&id("a"), THERE).await;
     testbed.fail(true);

@@ -1,29 +1,16 @@
 //! Preview links in a real browser: the application, an iframe, and a hostile page on a sibling sandbox.
 
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::{self, Value, json};
 use cube_testkit::{Exchange, Guarded, Origin, Sandbox, scripts};
 
 use super::*;
-use crate::support::{Tls, with_tls};
+use crate::support::{Tls, browser_for, with_tls};
 
 /// A browser that takes every certificate, for which every name is this machine.
 fn browser(url: &str) -> Guarded {
-    let directory = std::env::temp_dir().join(cube_testkit::unique_id("cube-browser-"));
-    std::fs::create_dir(&directory).unwrap();
-    let mut browser = Command::new("chromium");
-    browser
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-        .args(["--disable-dev-shm-usage", "--host-resolver-rules=MAP *.cube.test 127.0.0.1"])
-        .args(["--ignore-certificate-errors", "--remote-debugging-port=0"])
-        .arg(format!("--user-data-dir={}", directory.display()))
-        .arg(url)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    Guarded::spawn(&mut browser, Some(&directory))
+    browser_for("cube.test", url, &["--ignore-certificate-errors"])
 }
 
 /// What pages have in common: `tell` says something to the test.
