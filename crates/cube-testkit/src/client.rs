@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn informational_answers_are_collected() {
+    async fn informational_responses_are_collected() {
         let origin = Origin::raw(
             "HTTP/1.1 103 Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
         )

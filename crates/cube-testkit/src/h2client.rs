@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_arrives_frame_by_frame_and_the_answer_comes_back() {
+    async fn a_body_arrives_frame_by_frame_and_the_response_comes_back() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = tokio::spawn(async move {

@@ -236,7 +236,7 @@ mod tests {
         Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Cube-Request-Id: a\r\nX-Cube-Retcode: 310507";
 
     #[test]
-    fn an_answer_of_the_proxy_is_checked_header_by_header() {
+    fn a_response_of_the_proxy_is_checked_header_by_header() {
         let body = "{\"error\":\"not found\"}\n";
         own(HEAD, body).is_not_found();
         for (what, with) in [("no-store", "public"), ("nosniff", "sniff"), ("310507", "310403"), ("22", "23")]

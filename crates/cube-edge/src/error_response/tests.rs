@@ -135,7 +135,7 @@ fn the_e2b_dialect_says_what_its_sdks_expect() {
 }
 
 #[test]
-fn the_other_answers_of_the_e2b_dialect_cannot_be_taken_for_a_dead_sandbox() {
+fn the_other_responses_of_the_e2b_dialect_cannot_be_taken_for_a_dead_sandbox() {
     for (error, status, code, retry) in [
         (ProxyError::BadTarget, 400, 310_400, None),
         (ProxyError::BadRequest, 400, 310_400, None),
@@ -186,7 +186,7 @@ fn no_sandbox_id_is_said_where_none_was_read() {
 }
 
 #[test]
-fn every_answer_has_the_common_headers_once_and_its_length() {
+fn every_response_has_the_common_headers_once_and_its_length() {
     let askers = [
         get(),
         format(Method::HEAD, &[]),

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_that_an_answer_came_with_counts() {
+    fn the_age_that_a_response_came_with_counts() {
         let aged = |age| judged(&[GOOD, LENGTH, ("Age", age)]).map(|storable| storable.age.as_secs());
         assert_eq!(aged("0"), Some(0));
         assert_eq!(aged("59"), Some(59));

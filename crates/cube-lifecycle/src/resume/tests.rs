@@ -129,7 +129,7 @@ async fn a_waiter_that_leaves_cancels_nothing() {
 }
 
 #[tokio::test]
-async fn each_failure_has_its_answer_and_is_shared_and_remembered() {
+async fn each_failure_has_its_response_and_is_shared_and_remembered() {
     for (act, refusal, outcome) in [
         (Behaviour::Respond(500), GateRefusal::ResumeFailed, "failed"),
         (Behaviour::Respond(404), GateRefusal::ResumeFailed, "failed"),

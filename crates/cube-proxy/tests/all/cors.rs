@@ -137,7 +137,7 @@ async fn a_preflight_for_what_is_no_token_is_malformed() {
 }
 
 #[tokio::test]
-async fn an_answer_of_the_proxy_can_be_read_by_every_page_and_is_plain_to_others() {
+async fn a_response_of_the_proxy_can_be_read_by_every_page_and_is_plain_to_others() {
     let env = env().await;
     let states = States::new(env).await;
     for (sandbox, retcode) in &states.own {

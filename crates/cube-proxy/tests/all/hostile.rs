@@ -40,7 +40,7 @@ async fn nothing_of_ours_gets_into_a_tunnel_that_breaks() {
 }
 
 #[tokio::test]
-async fn an_own_answer_without_a_body_ends_its_http2_stream() {
+async fn an_own_response_without_a_body_ends_its_http2_stream() {
     let tls = tls().await;
     let sandbox = tls.env.sandbox_at(([127, 0, 0, 1], refused_port()).into()).await;
     let client = tls.h2().await;
@@ -127,7 +127,7 @@ async fn a_length_said_twice_is_said_once() {
 }
 
 #[tokio::test]
-async fn an_early_answer_says_nothing_in_our_name() {
+async fn an_early_response_says_nothing_in_our_name() {
     let (mut client, host) = asked(
         "HTTP/1.1 103 E\r\nLink: </a>\r\nX-Cube-Retcode: 310200\r\nTransfer-Encoding: chunked\r\n\r\n\
          HTTP/1.1 204 N\r\nTransfer-Encoding: chunked\r\n\r\n",

@@ -105,7 +105,7 @@ async fn a_frame_of_the_client_is_at_the_application_at_once() {
 }
 
 #[tokio::test]
-async fn a_cut_answer_is_a_reset_stream_and_other_streams_go_on() {
+async fn a_cut_response_is_a_reset_stream_and_other_streams_go_on() {
     let tls = tls().await;
     let gate = Gate::new();
     gate.open();

@@ -147,7 +147,7 @@ async fn requests_that_are_held_or_still_connecting_are_ended_too() {
 }
 
 #[tokio::test]
-async fn a_request_that_waits_for_its_answer_is_told() {
+async fn a_request_that_waits_for_its_response_is_told() {
     let env = cube().await;
     let origin = Origin::scripted(scripts::hang).await;
     for (state, head) in [

@@ -67,7 +67,7 @@ async fn location_and_cookies_of_the_other_forms_are_left_alone() {
 }
 
 #[tokio::test]
-async fn hop_by_hop_headers_of_the_answer_end_here() {
+async fn hop_by_hop_headers_of_the_response_end_here() {
     let sent = [
         ("Connection", "X-Mine, keep-alive"),
         ("X-Mine", "1"),
@@ -154,7 +154,7 @@ async fn a_content_length_on_a_204_is_stripped() {
 }
 
 #[tokio::test]
-async fn the_proxys_own_answers_may_be_read_by_scripts_of_any_origin() {
+async fn the_proxys_own_responses_may_be_read_by_scripts_of_any_origin() {
     let env = cube().await;
     let nobody = env.nobody();
     let response = env.get_with(&nobody, "/", &[("Origin", "https://a.example")]).await;
@@ -186,7 +186,7 @@ async fn a_preflight_that_the_proxy_answers_is_a_204() {
 }
 
 #[tokio::test]
-async fn an_applications_cors_answer_is_left_alone() {
+async fn an_applications_cors_response_is_left_alone() {
     let env = cube().await;
     let origin =
         Origin::scripted(scripts::reply(200, &[("Access-Control-Allow-Origin", "https://app")], "x"));

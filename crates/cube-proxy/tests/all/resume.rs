@@ -135,7 +135,7 @@ async fn a_resumed_life_gets_no_connection_of_the_one_before() {
 }
 
 #[tokio::test]
-async fn each_failure_has_its_answer_and_no_further_call_follows_it_at_once() {
+async fn each_failure_has_its_response_and_no_further_call_follows_it_at_once() {
     let env = waking().await;
     let origin = Origin::echo().await;
     for (plan, retcode) in

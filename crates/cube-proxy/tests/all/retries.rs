@@ -106,7 +106,7 @@ async fn a_request_with_a_body_on_a_connection_that_had_died_is_not_sent_again()
 }
 
 #[tokio::test]
-async fn an_answer_whatever_its_status_is_final() {
+async fn a_response_whatever_its_status_is_final() {
     let env = cube().await;
     for status in [408, 429, 500, 502, 503, 504] {
         let origin = Origin::replying(status, &[], "mine").await;

@@ -46,7 +46,7 @@ async fn a_chunk_of_the_application_is_at_the_client_at_once() {
 }
 
 #[tokio::test]
-async fn a_chunk_of_the_client_is_at_the_application_before_the_answer_begins() {
+async fn a_chunk_of_the_client_is_at_the_application_before_the_response_begins() {
     let env = cube().await;
     for (by, chunked) in [(By::Host, true), (By::Path, true), (By::Header, false)] {
         let arrived = Gate::new();
@@ -219,7 +219,7 @@ async fn a_client_that_leaves_ends_its_upstream_request_within_a_second() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_before_the_answer_is_logged_as_gone() {
+async fn a_client_that_leaves_before_the_response_is_logged_as_gone() {
     let env = cube().await;
     let origin = Origin::scripted(scripts::hang).await;
     let sandbox = env.sandbox(&origin).await;

@@ -88,7 +88,7 @@ async fn ask(env: &Env, by: By, sandbox: &Sandbox, method: &str, headers: &[(&st
 }
 
 #[tokio::test]
-async fn a_refused_token_is_byte_for_byte_the_answer_of_an_unknown_sandbox() {
+async fn a_refused_token_is_byte_for_byte_the_response_of_an_unknown_sandbox() {
     let env = cube().await;
     let origin = Origin::echo().await;
     for by in By::ALL {

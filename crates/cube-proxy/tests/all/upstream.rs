@@ -55,7 +55,7 @@ async fn one_dead_sandbox_takes_no_neighbour_down() {
 }
 
 #[tokio::test]
-async fn reset_or_closed_before_an_answer_is_a_502() {
+async fn reset_or_closed_before_a_response_is_a_502() {
     let env = cube().await;
     for reset in [true, false] {
         let origin = Origin::scripted(move |exchange| async move {
@@ -82,7 +82,7 @@ async fn silence_is_a_504() {
 }
 
 #[tokio::test]
-async fn garbage_for_an_answer_is_a_502() {
+async fn garbage_for_a_response_is_a_502() {
     let env = cube().await;
     for garbage in [
         &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
@@ -115,7 +115,7 @@ async fn two_content_lengths_are_never_passed_on() {
 }
 
 #[tokio::test]
-async fn an_answer_with_chunked_and_a_length_is_framed_once() {
+async fn a_response_with_chunked_and_a_length_is_framed_once() {
     let env = cube().await;
     let origin = Origin::raw(
         "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n",
@@ -155,7 +155,7 @@ async fn a_cut_body_never_looks_like_a_clean_end() {
 }
 
 #[tokio::test]
-async fn bytes_after_a_complete_answer_reach_nobody() {
+async fn bytes_after_a_complete_response_reach_nobody() {
     let env = cube().await;
     let origin = Origin::scripted(|mut exchange| async move {
         exchange.body().await?;

@@ -101,7 +101,7 @@ async fn an_everyday_request_takes_what_is_stored_and_leaves_what_it_gets() {
 }
 
 #[tokio::test]
-async fn what_makes_an_answer_one_clients_own_keeps_a_request_away() {
+async fn what_makes_a_response_one_clients_own_keeps_a_request_away() {
     for (name, value) in [
         ("Range", "bytes=0-1"),
         ("If-Range", "\"a\""),
@@ -198,7 +198,7 @@ async fn the_names_of_the_header_form_stay_with_the_proxy_or_keep_a_request_away
 }
 
 #[tokio::test]
-async fn a_request_that_wants_an_answer_of_now_gets_one_and_leaves_it_behind() {
+async fn a_request_that_wants_a_response_of_now_gets_one_and_leaves_it_behind() {
     let anew = Some(CacheDemand { stored: false, ..CacheDemand::any(&Method::GET) });
     for fields in [
         &[("Cache-Control", "no-cache")][..],
@@ -216,7 +216,7 @@ async fn a_request_that_wants_an_answer_of_now_gets_one_and_leaves_it_behind() {
 }
 
 #[tokio::test]
-async fn a_request_says_how_old_an_answer_may_be_and_for_how_long_it_must_be_fresh() {
+async fn a_request_says_how_old_a_response_may_be_and_for_how_long_it_must_be_fresh() {
     use crate::response_cache::cacheability::Storable;
     let seconds = Duration::from_secs;
     let came = Instant::now() + seconds(1000);

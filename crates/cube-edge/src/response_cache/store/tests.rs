@@ -43,7 +43,7 @@ fn found(store: &ResponseStore, key: &str, fields: &[(&str, &str)]) -> Option<Ve
 }
 
 #[test]
-fn an_answer_is_found_by_its_whole_key_and_replaced_by_the_next() {
+fn a_response_is_found_by_its_whole_key_and_replaced_by_the_next() {
     let store = ResponseStore::new(MIB, 1024).unwrap();
     assert_eq!(keep(&store, "a", "k", b"one"), StoreOutcome::Stored { evicted: 0 });
     assert_eq!(found(&store, "k", &[]), Some(b"one".to_vec()));
@@ -111,7 +111,7 @@ fn forgetting_a_sandbox_frees_all_of_it_and_nothing_else() {
 }
 
 #[test]
-fn an_answer_that_is_outdated_when_it_is_whole_is_not_kept() {
+fn a_response_that_is_outdated_when_it_is_whole_is_not_kept() {
     let store = ResponseStore::new(MIB, 1024).unwrap();
     let stored = response(b"x", &[], Duration::from_secs(60));
     assert_eq!(store.keep(&id("a"), b"k", stored, || false), StoreOutcome::Outdated);

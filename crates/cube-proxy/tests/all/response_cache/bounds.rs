@@ -30,7 +30,7 @@ async fn sum(env: &Env, name: &str, labels: &[(&str, &str)]) -> f64 {
 }
 
 #[tokio::test]
-async fn an_answer_over_max_object_passes_and_is_not_stored() {
+async fn a_response_over_max_object_passes_and_is_not_stored() {
     let env = with(json!({ "response_cache": { "max_object": "64KiB" } })).await;
     let sandbox_origin = sized().await;
     let sandbox = settled(&env, env.sandbox(&sandbox_origin).await).await;
@@ -49,7 +49,7 @@ async fn an_answer_over_max_object_passes_and_is_not_stored() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_stored_streams_while_it_comes() {
+async fn a_response_that_is_stored_streams_while_it_comes() {
     let env = cached().await;
     for framing in [scripts::Framing::Chunked, scripts::Framing::Length] {
         let gate = Gate::new();
@@ -117,7 +117,7 @@ async fn the_store_stays_within_its_memory_and_drops_what_is_not_used() {
 }
 
 #[tokio::test]
-async fn any_number_of_answers_at_once_take_no_more_than_their_share() {
+async fn any_number_of_responses_at_once_take_no_more_than_their_share() {
     let env = with(json!({ "response_cache": { "memory": "9MiB", "max_object": "1MiB" } })).await;
     let gate = Gate::new();
     let script_gate = gate.clone();
@@ -164,7 +164,7 @@ async fn sum_of(env: &Env, outcome: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn heads_of_answers_that_are_coming_in_count_too() {
+async fn heads_of_responses_that_are_coming_in_count_too() {
     // A quarter of the memory is for what is coming in: two copies of this head, and not four.
     let env = with(json!({ "response_cache": { "memory": "1MiB", "max_object": "16KiB" } })).await;
     let gate = Gate::new();

@@ -103,7 +103,7 @@ async fn where_nothing_is_stored_the_application_sees_what_it_would_see_without_
 }
 
 #[tokio::test]
-async fn an_answer_to_a_condition_is_not_stored_for_those_who_ask_without() {
+async fn a_response_to_a_condition_is_not_stored_for_those_who_ask_without() {
     let env = cached().await;
     let origin = scripted(|exchange| async move {
         let status = if exchange.request.headers.has("if-none-match") { 304 } else { 200 };
@@ -122,7 +122,7 @@ async fn an_answer_to_a_condition_is_not_stored_for_those_who_ask_without() {
 }
 
 #[tokio::test]
-async fn a_client_that_wants_a_new_answer_gets_one_and_it_takes_the_old_ones_place() {
+async fn a_client_that_wants_a_new_response_gets_one_and_it_takes_the_old_ones_place() {
     let env = cached().await;
     let (_origin, sandbox) = sandbox_of(env, &[PUBLIC, ("Age", "100")]).await;
     is_miss(&env.get(&sandbox, "/").await);
@@ -147,7 +147,7 @@ async fn a_client_that_wants_a_new_answer_gets_one_and_it_takes_the_old_ones_pla
 }
 
 #[tokio::test]
-async fn age_goes_on_from_what_the_answer_came_with_and_nothing_stale_is_served() {
+async fn age_goes_on_from_what_the_response_came_with_and_nothing_stale_is_served() {
     let env = cached().await;
     let (origin, sandbox) = sandbox_of(
         env,

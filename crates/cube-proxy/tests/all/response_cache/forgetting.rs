@@ -123,7 +123,7 @@ async fn without_pushes_a_record_that_reads_otherwise_forgets_too() {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_in_while_the_record_changes_is_not_kept() {
+async fn a_response_that_comes_in_while_the_record_changes_is_not_kept() {
     let env = with(json!({})).await;
     let gate = Gate::new();
     let origin = slow(&gate).await;

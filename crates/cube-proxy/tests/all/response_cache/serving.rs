@@ -244,7 +244,7 @@ fn large() -> Value {
 }
 
 #[tokio::test]
-async fn a_kill_cuts_an_answer_that_comes_from_the_store() {
+async fn a_kill_cuts_a_response_that_comes_from_the_store() {
     let env = with(large()).await;
     let (_origin, sandbox, mut client, head) = stuck(&env).await;
     let id = head.request_id();
@@ -322,7 +322,7 @@ async fn a_refused_change_ends_nothing() {
 }
 
 #[tokio::test]
-async fn an_early_answer_says_nothing_of_the_cache() {
+async fn an_early_response_says_nothing_of_the_cache() {
     let env = cached().await;
     let origin = Origin::raw(
         "HTTP/1.1 103 E\r\nX-Cube-Cache: HIT\r\nLink: </a>\r\n\r\n\

@@ -5,7 +5,7 @@ use cube_testkit::scripts::Framing;
 use super::*;
 
 #[tokio::test]
-async fn a_public_answer_is_stored_and_served_without_the_application() {
+async fn a_public_response_is_stored_and_served_without_the_application() {
     let env = cached().await;
     for by in By::ALL {
         let (origin, sandbox) = sandbox_of(env, &[PUBLIC, ("X-Mine", "a"), ("x-LOWER", "b")]).await;
@@ -39,7 +39,7 @@ async fn nothing_is_stored_unless_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn only_public_answers_with_a_positive_time_are_stored() {
+async fn only_public_responses_with_a_positive_time_are_stored() {
     let env = cached().await;
     for (fields, stored) in [
         (&[("Cache-Control", "public, max-age=600")][..], true),
@@ -193,7 +193,7 @@ async fn the_port_of_envd_is_not_cached() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_cut_short_is_not_stored() {
+async fn a_response_that_is_cut_short_is_not_stored() {
     let env = cached().await;
     for framing in [Framing::Length, Framing::Chunked] {
         for reset in [true, false] {

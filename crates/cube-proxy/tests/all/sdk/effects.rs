@@ -224,17 +224,17 @@ async fn the_table(flavour: Flavour) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn python_takes_each_answer_for_what_it_is() {
+async fn python_takes_each_response_for_what_it_is() {
     the_table(Flavour::PythonSync).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn python_async_takes_each_answer_for_what_it_is() {
+async fn python_async_takes_each_response_for_what_it_is() {
     the_table(Flavour::PythonAsync).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn javascript_takes_each_answer_for_what_it_is() {
+async fn javascript_takes_each_response_for_what_it_is() {
     the_table(Flavour::JavaScript).await;
 }
 
