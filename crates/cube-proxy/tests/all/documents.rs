@@ -146,6 +146,36 @@ fn files_that_the_architecture_names_are_there() {
     assert!(found > 20, "{found}");
 }
 
+/// `a/{b,c}.rs` as the two paths it stands for.
+fn alternatives(path: &str) -> Vec<String> {
+    match path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?))) {
+        Some((before, (names, after))) => {
+            names.split(',').map(|name| format!("{before}{}{after}", name.trim())).collect()
+        }
+        None => vec![path.to_owned()],
+    }
+}
+
+#[test]
+fn source_files_that_pages_name_are_there() {
+    let mut there = Vec::new();
+    for directory in ["crates", "benches"] {
+        contract::files(&root().join(directory), &["rs"], &mut there);
+    }
+    let mut found = 0;
+    for (path, text) in pages() {
+        let named = quoted(&text)
+            .into_iter()
+            .filter(|word| word.contains('/') && !word.contains('<') && word.ends_with(".rs"));
+        for file in named.flat_map(|word| alternatives(&word)) {
+            let known = there.iter().any(|known| known.ends_with(&file));
+            assert!(known, "{}: there is no {file}", path.display());
+            found += 1;
+        }
+    }
+    assert!(found > 60, "{found}");
+}
+
 #[test]
 fn the_contract_lists_every_route_of_the_admin_api() {
     let text = page("contract/lifecycle.md");

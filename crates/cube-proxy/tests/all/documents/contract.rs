@@ -21,7 +21,7 @@ const SPEAKING: [&str; 7] = ["crates", "benches", "tests", "scripts", "conf", "d
 const SECTION_ENDS: [char; 8] = [')', ';', ':', '.', ',', '"', '@', '`'];
 
 /// Every file below `directory` with one of the extensions.
-fn files(directory: &Path, extensions: &[&str], into: &mut Vec<PathBuf>) {
+pub(super) fn files(directory: &Path, extensions: &[&str], into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
