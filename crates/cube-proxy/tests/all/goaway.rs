@@ -7,7 +7,7 @@ use cube_testkit::{
     By, Env, Exchange, Frame, Gate, H2Wire, Origin, Sandbox, eventually, scripts, unique_id, within,
 };
 
-use crate::http2_rules::fields;
+use crate::rfc::rfc9113::fields;
 use crate::support::{A_SECOND, Tls, with_tls};
 
 const INTERNAL_ERROR: u32 = 2;

@@ -4,7 +4,7 @@
 use cube_testkit::h2frames::block;
 use cube_testkit::{Frame, H2Wire};
 
-use crate::http2_rules::{application, fields};
+use crate::rfc::rfc9113::{application, fields};
 use crate::support::{Tls, patient, tls};
 
 const REFUSED: u32 = 7;
