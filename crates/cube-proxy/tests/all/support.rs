@@ -33,6 +33,16 @@ pub(crate) fn binary() -> String {
     std::env::var("PROXY_UNDER_TEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_cube-proxy").to_owned())
 }
 
+/// Whether this proxy's own exchange drives HTTP/1.1 in the proxies under test, and not Pingora's: what
+/// `CUBE_EXCHANGE` says, else the default.
+pub(crate) fn own_exchange() -> bool {
+    let default = || {
+        let shipped = include_str!("../../../../conf/cube-proxy.yaml");
+        shipped.lines().find_map(|line| line.trim().strip_prefix("exchange: ")).map(str::to_owned)
+    };
+    std::env::var("CUBE_EXCHANGE").ok().or_else(default).is_some_and(|exchange| exchange == "own")
+}
+
 /// The defaults: `cube` dialect, masking on.
 pub(crate) async fn cube() -> &'static Env {
     static ENV: OnceCell<Env> = OnceCell::const_new();
