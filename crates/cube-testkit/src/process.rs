@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Tests share processes through statics, and statics are never dropped. So beside each child runs
 /// a shell that reads from a pipe whose other end only the test binary holds: however the test
 /// binary ends, the pipe closes, and the shell kills the child and removes its directory. Before, it
-/// looks for secrets in what such a child has written: lines with one go to the directory that
-/// `CUBE_TEST_LEAKS` names, where `scripts/test` finds them.
+/// looks for secrets, and for tickets of preview links, in what such a child has written: lines with one
+/// go to the directory that `CUBE_TEST_LEAKS` names, where `scripts/test` finds them.
 pub struct Guarded {
     /// Missing for a process that somebody else started.
     child: Option<Child>,
@@ -28,8 +28,11 @@ const WATCH: &str = r#"trap "" INT TERM HUP
 if ! read -r word; then
     kill -CONT "$1"; kill -KILL "$1"
     if [ -n "$CUBE_TEST_LEAKS" ] && [ -n "$3" ] && [ -n "$2" ]; then
-        printf %s "$3" | grep -ahF -f - "$2/output" "$2/access.log" >"$CUBE_TEST_LEAKS/leak.$1" 2>/dev/null ||
-            rm -f "$CUBE_TEST_LEAKS/leak.$1"
+        {
+            printf %s "$3" | grep -ahF -f - "$2/output" "$2/access.log"
+            grep -ahE 'v1\.[0-9]{9,}\.' "$2/output" "$2/access.log"
+        } >"$CUBE_TEST_LEAKS/leak.$1" 2>/dev/null
+        [ -s "$CUBE_TEST_LEAKS/leak.$1" ] || rm -f "$CUBE_TEST_LEAKS/leak.$1"
     fi
     [ -z "$2" ] || rm -rf "$2"
 fi
@@ -166,6 +169,36 @@ mod tests {
         assert!(sleeping.wait(Duration::from_secs(10)).is_some(), "the child lives");
         sleeping.watcher.wait().unwrap();
         assert!(!directory.exists());
+    }
+
+    /// What the watcher of a child that wrote `text` finds in it.
+    fn found_in(text: &str) -> Vec<String> {
+        let (directory, leaks) = (tempfile::tempdir().unwrap().keep(), tempfile::tempdir().unwrap());
+        std::fs::write(directory.join("output"), "nothing\n").unwrap();
+        std::fs::write(directory.join("access.log"), text).unwrap();
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let watched = Command::new("/bin/sh")
+            .args(["-c", WATCH, "watch", &child.id().to_string()])
+            .arg(&directory)
+            .arg(crate::SECRETS.join("\n"))
+            .env("CUBE_TEST_LEAKS", leaks.path())
+            .stdin(Stdio::null())
+            .status();
+        assert!(watched.unwrap().success());
+        child.wait().unwrap();
+        let files = std::fs::read_dir(leaks.path()).unwrap().map(|file| file.unwrap().path());
+        files.flat_map(|file| lines_of(&file)).collect()
+    }
+
+    fn lines_of(file: &Path) -> Vec<String> {
+        std::fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn secrets_and_tickets_in_what_a_shared_child_wrote_are_found() {
+        assert_eq!(found_in("GET /?cube_preview=- v1.2.3 v1.12345678 10.0.0.1\n"), [""; 0]);
+        assert_eq!(found_in("a\nb example-token-x\n"), ["b example-token-x"]);
+        assert_eq!(found_in("a\nb v1.1900000000.any.AAAA\n"), ["b v1.1900000000.any.AAAA"]);
     }
 
     #[test]

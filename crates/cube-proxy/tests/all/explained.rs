@@ -1,6 +1,10 @@
 //! `explain` says what becomes of a request: generated requests to sandboxes in every condition are sent and
 //! explained, and both say the same (operations.md, `explain`).
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cube_route::preview::{Ticket, TicketPort};
+use cube_route::{Port, SandboxId};
 use cube_testkit::serde_json::{self, Value, json};
 use cube_testkit::{Client, Env, Origin, Response, Sandbox, refused_port};
 use proptest::prelude::*;
@@ -14,6 +18,40 @@ const TOKEN: &str = "example-explained-token";
 const REQUESTS: usize = 250;
 /// `limits.target` of the proxies here.
 const TARGET_LIMIT: usize = 300;
+
+/// What of a preview link a generated request has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Preview {
+    Nothing,
+    Query(Worth),
+    /// With what `Sec-Fetch-Site` says of where it comes from.
+    Cookie(Worth, &'static str),
+}
+
+/// What a ticket is worth, at a sandbox with [`TOKEN`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Worth {
+    Right,
+    Expired,
+    Foreign,
+    NoTicket,
+}
+
+impl Worth {
+    fn ticket(self, id: &str, port: u16) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let of = |id: &str, expiry| {
+            let port = TicketPort::One(Port::new(port).unwrap());
+            Ticket::make(TOKEN.as_bytes(), &SandboxId::parse(id).unwrap(), port, expiry)
+        };
+        match self {
+            Worth::Right => of(id, now + 600),
+            Worth::Expired => of(id, now - 600),
+            Worth::Foreign => of("another", now + 600),
+            Worth::NoTicket => "v1.1900000000.any".to_owned(),
+        }
+    }
+}
 
 /// How a generated request names a sandbox.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +76,9 @@ struct Generated {
     method: &'static str,
     path: String,
     token: Option<&'static str>,
+    preview: Preview,
+    /// A browser that opens a page.
+    navigation: bool,
     /// Headers that mean nothing, so many of them.
     more: usize,
     preflight: bool,
@@ -60,16 +101,29 @@ fn requests(sandboxes: usize) -> impl Strategy<Value = Generated> {
         1 => Just("/a/../init".to_owned()),
     ];
     let token = prop_oneof![2 => Just(None), 3 => Just(Some(TOKEN)), 1 => Just(Some("example-wrong"))];
+    let worth = || {
+        let all = [Worth::Right, Worth::Right, Worth::Expired, Worth::Foreign, Worth::NoTicket];
+        proptest::sample::select(all.to_vec())
+    };
+    let preview = prop_oneof![
+        2 => Just(Preview::Nothing),
+        1 => worth().prop_map(Preview::Query),
+        1 => (worth(), proptest::sample::select(vec!["same-origin", "same-site"]))
+            .prop_map(|(worth, site)| Preview::Cookie(worth, site)),
+    ];
+    let credentials = (token, preview, any::<bool>());
     let port = prop_oneof![6 => Just(8080_u16), 1 => Just(49983), 1 => Just(9)];
     let more = prop_oneof![9 => Just(0_usize), 1 => Just(60)];
-    (form, 0..sandboxes, port, method, path, token, more, any::<bool>(), any::<bool>()).prop_map(
-        |(form, sandbox, port, method, path, token, more, preflight, content_length)| Generated {
+    (form, 0..sandboxes, port, method, path, credentials, more, any::<bool>(), any::<bool>()).prop_map(
+        |(form, sandbox, port, method, path, credentials, more, preflight, content_length)| Generated {
             form,
             sandbox,
             port,
             method,
             path,
-            token,
+            token: credentials.0,
+            preview: credentials.1,
+            navigation: credentials.2,
             more,
             preflight: preflight && method == "OPTIONS",
             content_length: content_length && method == "POST",
@@ -120,6 +174,21 @@ impl Generated {
             Form::Nothing => vec![pair("Host", &shared)],
         };
         headers.extend(self.token.map(|token| pair("e2b-traffic-access-token", token)));
+        match self.preview {
+            Preview::Nothing => {}
+            Preview::Query(worth) => {
+                let sign = if target.contains('?') { '&' } else { '?' };
+                target = format!("{target}{sign}cube_preview={}", worth.ticket(id, port));
+            }
+            Preview::Cookie(worth, site) => {
+                headers.push(pair("Cookie", &format!("a=1; cube-preview={}", worth.ticket(id, port))));
+                headers.push(pair("Sec-Fetch-Site", site));
+            }
+        }
+        if self.navigation {
+            headers.push(pair("Sec-Fetch-Mode", "navigate"));
+            headers.push(pair("Accept", "text/html"));
+        }
         headers.extend((0..self.more).map(|n| pair(&format!("X-More-{n}"), "1")));
         if self.preflight {
             headers.push(pair("Origin", "https://a.test"));
@@ -151,6 +220,8 @@ fn agree(told: &Value, response: &Response, generated: &Generated) {
     let answer = &told["answer"];
     let retcode = response.retcode().unwrap_or_default();
     let seen = format!("{generated:?}\n{}\n{told:#}", response.brief());
+    // Not even one that opens nothing.
+    assert!(!told.to_string().contains("v1."), "{seen}");
     if answer["by"] == "sandbox" {
         // A sandbox that is dialled may still not be reached, which nobody can know before.
         let passed = retcode == 310_200 || retcode / 1000 == 330 || retcode == 310_509;
@@ -164,9 +235,9 @@ fn agree(told: &Value, response: &Response, generated: &Generated) {
     }
 }
 
-async fn compared(dialect: &str) {
+async fn compared(dialect: &str, previews: Value) {
     let env = own(json!({
-        "errors": { "dialect": dialect },
+        "errors": { "dialect": dialect }, "previews": previews,
         "limits": { "target": TARGET_LIMIT, "headers": 40, "body": 3 },
     }))
     .await;
@@ -188,10 +259,48 @@ async fn compared(dialect: &str) {
 
 #[tokio::test]
 async fn a_request_meets_what_was_explained() {
-    compared("cube").await;
+    compared("cube", json!({})).await;
 }
 
 #[tokio::test]
 async fn a_request_meets_what_was_explained_in_the_e2b_dialect() {
-    compared("e2b").await;
+    compared("e2b", json!({ "path_cookie": true, "login_url": "https://platform.example/?to={path}" })).await;
+}
+
+/// By which right a request reaches its sandbox, or why its ticket does not let it in.
+#[tokio::test]
+async fn it_is_told_which_right_a_request_has_and_never_the_ticket() {
+    let env = own(json!({})).await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).token(TOKEN).await;
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    for (preview, navigation, right, says, by) in [
+        (Preview::Query(Worth::Right), false, "query", "the preview ticket in the query is right", "sandbox"),
+        (Preview::Query(Worth::Right), true, "query", "the preview ticket in the query is right", "proxy"),
+        (Preview::Cookie(Worth::Right, "same-origin"), true, "cookie", "in a cookie is right", "sandbox"),
+        (Preview::Cookie(Worth::Right, "same-site"), false, "cross_site", "another site may have", "proxy"),
+        (Preview::Query(Worth::Expired), false, "expired", "has expired", "proxy"),
+        (Preview::Query(Worth::Foreign), false, "wrong", "opens nothing here", "proxy"),
+    ] {
+        let mut headers = vec![pair("Host", &sandbox.host())];
+        let mut target = "/p?q".to_owned();
+        match preview {
+            Preview::Query(worth) => target += &format!("&cube_preview={}", worth.ticket(&sandbox.id, 8080)),
+            Preview::Cookie(worth, site) => {
+                headers.push(pair("Cookie", &format!("cube-preview={}", worth.ticket(&sandbox.id, 8080))));
+                headers.push(pair("Sec-Fetch-Site", site));
+            }
+            Preview::Nothing => {}
+        }
+        if navigation {
+            headers.push(pair("Sec-Fetch-Mode", "navigate"));
+        }
+        let told = explained(&env, "GET", &target, &headers).await;
+        let step = told["steps"].as_array().unwrap().iter().find(|step| step["step"] == "token");
+        let step = step.unwrap_or_else(|| panic!("no step about the token: {told:#}"));
+        assert_eq!((&step["preview"], &told["answer"]["by"]), (&json!(right), &json!(by)), "{told:#}");
+        assert!(step["says"].as_str().unwrap().contains(says), "{told:#}");
+        assert!(!told.to_string().contains("v1."), "{told:#}");
+    }
+    assert_eq!(origin.count(), 0);
 }

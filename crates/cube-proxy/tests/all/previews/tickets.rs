@@ -1,7 +1,7 @@
 //! What a right ticket does, what an expired one, and that none goes any further.
 
 use cube_testkit::serde_json::json;
-use cube_testkit::{By, Origin, eventually};
+use cube_testkit::{By, Origin, eventually, scripts};
 
 use super::*;
 use crate::support::{cube, own, tls, waking, with_tls};
@@ -277,21 +277,48 @@ async fn the_redirect_wakes_nothing_and_what_follows_does() {
     assert_eq!(env.manager.calls(&sandbox).len(), before + 1);
 }
 
-/// Who was let in stays in; who comes later needs a link of the new token.
+/// Who was let in stays in, until a kill; who comes later needs a link of the new token.
 #[tokio::test]
-async fn a_changed_token_ends_all_links_and_no_stream() {
+async fn a_changed_token_ends_all_links_and_no_stream_and_a_kill_ends_both() {
     let env = cube().await;
-    let origin = Origin::echo().await;
-    let sandbox = env.sandbox(&origin).token(TOKEN).await;
-    let target = with("/", &ticket(&sandbox));
-    env.get(&sandbox, &target).await.passed(200);
-    env.write(&sandbox, &[("TrafficAccessToken", "example-token-that-is-new")]).await;
-    eventually("the end of the link", || async {
-        (env.get(&sandbox, &target).await.status == 404).then_some(())
+    let origin = Origin::scripted(|exchange| async move {
+        match exchange.request.target.as_str() {
+            "/ws" => scripts::websocket(exchange).await,
+            _ => scripts::echo(exchange).await,
+        }
     })
     .await;
+    let sandbox = env.sandbox(&origin).token(TOKEN).await;
+    let old = ticket(&sandbox);
+    let cookie = format!("cube-preview={old}");
+    let own_origin = format!("http://{}", sandbox.host());
+    let by_cookie = [("Cookie", cookie.as_str()), ("Origin", own_origin.as_str())];
+    let mut streams = Vec::new();
+    for (target, headers) in [(with("/ws", &old), &[][..]), ("/ws".to_owned(), &by_cookie[..])] {
+        streams.push(env.websocket(By::Host, &sandbox, &target, headers).await.expect("a 101"));
+    }
+    env.write(&sandbox, &[("TrafficAccessToken", "example-token-that-is-new")]).await;
+    eventually("the end of the link", || async {
+        (env.get(&sandbox, &with("/", &old)).await.status == 404).then_some(())
+    })
+    .await;
+    env.get_with(&sandbox, "/", &by_cookie).await.is_not_found();
+    for refused in [with("/ws", &old), "/ws".to_owned()] {
+        assert!(env.websocket(By::Host, &sandbox, &refused, &by_cookie).await.is_err(), "{refused}");
+    }
     let new = with("/", &ticket_for("example-token-that-is-new", &sandbox, 60));
     env.get(&sandbox, &new).await.passed(200);
+    for stream in &mut streams {
+        assert_eq!(stream.say("still").await, "still");
+    }
+    env.push(&sandbox, "killed").await;
+    for mut stream in streams {
+        let last = stream.next().await;
+        assert!(last.as_ref().is_none_or(Result::is_err), "no clean end: {last:?}");
+    }
+    // Whose ticket is right learns of it.
+    assert_eq!(env.get(&sandbox, &new).await.retcode(), Some(310_410));
+    env.get(&sandbox, &with("/", &old)).await.is_not_found();
 }
 
 #[tokio::test]

@@ -334,3 +334,28 @@ async fn an_early_response_says_nothing_of_the_cache() {
     let early = &response.passed(200).informational[0];
     assert_eq!((early.headers.all("Link"), early.headers.has("X-Cube-Cache")), (vec!["</a>"], false));
 }
+
+/// What a link opens is for who has the link, also where the ticket is not needed: neither is it served from what
+/// is stored, nor stored for others.
+#[tokio::test]
+async fn a_request_with_a_ticket_passes_by_the_cache() {
+    let env = cached().await;
+    let (origin, sandbox) = sandbox_of(env, &[PUBLIC]).await;
+    let cookie = [("Cookie", "a=1; cube-preview=v1.1900000000.any.x"), ("Sec-Fetch-Site", "same-origin")];
+    for (at, (target, fields)) in
+        [("/?cube_preview=x", &[][..]), ("/", &cookie[..]), ("/?%63ube_preview", &[])].into_iter().enumerate()
+    {
+        // Nothing is stored yet, and what comes is not stored.
+        let response = env.get_with(&sandbox, target, fields).await;
+        is_bypass(&response);
+        assert_eq!(response.headers.all("cache-control"), [PUBLIC.1, "private"], "{target}");
+        assert_eq!((asked(&origin), origin.last().target.as_str()), (at + 1, "/"));
+    }
+    let first = env.get(&sandbox, "/").await;
+    is_miss(&first);
+    for (target, fields) in [("/?cube_preview=x", &[][..]), ("/", &cookie[..])] {
+        is_bypass(&env.get_with(&sandbox, target, fields).await);
+        is_hit(&env.get(&sandbox, "/").await, &first.text());
+    }
+    assert_eq!(asked(&origin), 6);
+}
