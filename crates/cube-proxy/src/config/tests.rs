@@ -387,6 +387,12 @@ fn the_author_is_warned_of_what_holds_but_surprises() {
     assert_eq!(of_cache(""), "");
     assert!(of_cache(", memory: 1MiB").contains("response_cache.max_object"));
     assert!(warnings("registry: {enabled: true}").contains("admin_url"));
+    let path_cookie = |on: bool| {
+        let text = format!("routing: {{envd_control_from: []}}\npreviews: {{path_cookie: {on}}}");
+        warnings(&text)
+    };
+    assert!(path_cookie(true).contains("previews.path_cookie") && path_cookie(true).contains("one origin"));
+    assert_eq!(path_cookie(false), "");
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! Preview links in a real browser: the application, an iframe, and a hostile page on a sibling sandbox.
 
+mod path_form;
+mod service_worker;
+
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use cube_testkit::serde_json::{self, Value, json};
-use cube_testkit::{Exchange, Guarded, Origin, Sandbox, scripts};
+use cube_testkit::{Exchange, Guarded, Origin, Sandbox, merge, scripts};
 
 use super::*;
 use crate::support::{Tls, browser_for, with_tls};
@@ -32,9 +36,8 @@ PRELUDE
 (async () => {
   if (!sessionStorage.again) { sessionStorage.again = 1; location.reload(); return }
   const [said, open] = await socket(`wss://${location.host}/ws`)
-  const worker = await navigator.serviceWorker.register('/worker.js').then(() => 'registered', e => String(e))
   const seen = { href: location.href, cookie: document.cookie, referrer: document.referrer,
-    api: await status('/api?x'), posted: await status('/api', { method: 'POST', body: 'x' }), said, worker }
+    api: await status('/api?x'), posted: await status('/api', { method: 'POST', body: 'x' }), said }
   document.querySelector('#file').click()
   await tell(window === top ? 'app' : 'framed', seen)
   if (window !== top) return
@@ -62,30 +65,55 @@ PRELUDE
 })()
 </script>";
 
+const SCRIPT: [(&str, &str); 1] = [("Content-Type", "text/javascript")];
+
+/// A page that can tell.
+fn complete(page: &str, platform: &Origin) -> String {
+    let own = format!("http://{}", platform.address());
+    page.replace("PRELUDE", TELL).replace("TELL", &own)
+}
+
 struct Stage {
     tls: Tls,
     /// Where pages tell what they saw; the platform's own page is there too.
     platform: Origin,
     application: Origin,
     sandbox: Sandbox,
+    /// Where the platform sends who asks for `/again`.
+    again: Arc<OnceLock<String>>,
 }
 
 impl Stage {
     async fn new() -> Self {
+        Self::with(APPLICATION, &json!({})).await
+    }
+
+    /// A private sandbox whose application is that page.
+    async fn with(page: &str, previews: &Value) -> Self {
+        let again: Arc<OnceLock<String>> = Arc::default();
+        let link = again.clone();
         let platform = Origin::named("platform")
-            .serve(|mut exchange: Exchange| async move {
-                if exchange.request.method == "POST" {
-                    exchange.body().await?;
-                    return exchange.reply(204, &[], "").await;
+            .serve(move |mut exchange: Exchange| {
+                let again = link.get().cloned().unwrap_or_default();
+                async move {
+                    if exchange.request.method == "POST" {
+                        exchange.body().await?;
+                        return exchange.reply(204, &[], "").await;
+                    }
+                    if exchange.request.target == "/again" {
+                        return exchange.reply(302, &[("Location", &again)], "").await;
+                    }
+                    let link = exchange.request.target.split_once("frame=").map(|(_, link)| link.to_owned());
+                    let page = format!("<!doctype html><iframe src='{}'></iframe>", link.unwrap_or_default());
+                    exchange.reply(200, &[("Content-Type", "text/html")], page).await
                 }
-                let link = exchange.request.target.split_once("frame=").map(|(_, link)| link.to_owned());
-                let page = format!("<!doctype html><iframe src='{}'></iframe>", link.unwrap_or_default());
-                exchange.reply(200, &[("Content-Type", "text/html")], page).await
             })
             .await;
         let own = format!("http://{}", platform.address());
-        let tls = with_tls(&json!({ "previews": { "frame_ancestors": [own] } })).await;
-        let page = APPLICATION.replace("PRELUDE", &TELL.replace("TELL", &own));
+        let mut settings = json!({ "previews": { "frame_ancestors": [own] } });
+        merge(&mut settings["previews"], previews);
+        let tls = with_tls(&settings).await;
+        let page = complete(page, &platform);
         let application = Origin::named("application")
             .serve(move |exchange: Exchange| {
                 let page = page.clone();
@@ -93,9 +121,9 @@ impl Stage {
                     let target = exchange.request.target.clone();
                     match target.split('?').next().unwrap_or_default() {
                         "/ws" | "/hostile-ws" => scripts::websocket(exchange).await,
-                        "/worker.js" => {
-                            exchange.reply(200, &[("Content-Type", "text/javascript")], "1").await
-                        }
+                        "/worker.js" => exchange.reply(200, &SCRIPT, service_worker::WORKER).await,
+                        "/script.js" => exchange.reply(200, &SCRIPT, "window.scripted = true").await,
+                        "/redirect" => exchange.reply(302, &[("Location", "/api")], "").await,
                         "/" => exchange.reply(200, &[("Content-Type", "text/html")], page).await,
                         _ => exchange.reply(200, &[], "x").await,
                     }
@@ -103,7 +131,7 @@ impl Stage {
             })
             .await;
         let sandbox = tls.env.sandbox(&application).token(TOKEN).await;
-        Self { tls, platform, application, sandbox }
+        Self { tls, platform, application, sandbox, again }
     }
 
     fn at(&self, sandbox: &Sandbox) -> String {
@@ -137,7 +165,7 @@ impl Stage {
         let told = self.told(what).await;
         let want = json!({
             "href": format!("{}/", self.at(&self.sandbox)), "cookie": "", "referrer": told["referrer"],
-            "api": 200, "posted": 200, "said": "hi", "worker": "registered",
+            "api": 200, "posted": 200, "said": "hi",
         });
         assert_eq!(told, want);
         assert!(!told["referrer"].as_str().unwrap().contains("cube_preview"));
@@ -147,6 +175,11 @@ impl Stage {
             assert!(begin.elapsed() < Duration::from_secs(30), "the download did not arrive");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        self.saw_no_ticket();
+    }
+
+    /// No request that reached the application had a ticket anywhere in its head.
+    fn saw_no_ticket(&self) {
         for request in self.application.received() {
             let head = String::from_utf8_lossy(&request.head).into_owned();
             assert!(!head.contains("cube_preview") && !head.contains("cube-preview"), "{head}");
@@ -186,9 +219,7 @@ async fn an_application_works_in_an_iframe_of_another_site() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_page_on_a_sibling_sandbox_reaches_nothing() {
     let stage = Stage::new().await;
-    let page = HOSTILE
-        .replace("PRELUDE", &TELL.replace("TELL", &format!("http://{}", stage.platform.address())))
-        .replace("VICTIM", &stage.at(&stage.sandbox));
+    let page = complete(HOSTILE, &stage.platform).replace("VICTIM", &stage.at(&stage.sandbox));
     let evil = Origin::replying(200, &[("Content-Type", "text/html")], &page).await;
     let evil = stage.tls.env.sandbox(&evil).await;
     // The browser has the cookie before it sees the page.
@@ -207,19 +238,4 @@ async fn a_hostile_page_on_a_sibling_sandbox_reaches_nothing() {
     // The browser did send the cookie along, and that was why.
     assert!(counted(&stage.tls.env, "redirected").await >= 1.0);
     assert!(counted(&stage.tls.env, "cross_site").await >= 5.0, "{}", stage.tls.env.proxy.access_log());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn under_the_path_form_a_link_opens_the_one_request_that_has_it() {
-    let stage = Stage::new().await;
-    let port = stage.tls.env.proxy.https().port();
-    let target = with(&format!("{}/", stage.sandbox.prefix()), &ticket(&stage.sandbox));
-    let _browser = browser(&format!("https://shared.cube.test:{port}{target}"));
-    let begin = Instant::now();
-    while !stage.application.received().iter().any(|request| request.target == "/") {
-        assert!(begin.elapsed() < Duration::from_secs(90), "the page was not asked for");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    let request = stage.application.last();
-    assert_eq!((request.target.as_str(), request.headers.has("cookie")), ("/", false));
 }

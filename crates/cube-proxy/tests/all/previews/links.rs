@@ -109,13 +109,17 @@ fn recipe(language: &str) -> String {
     start.split_once("```").expect("its end").0.to_owned()
 }
 
-/// Runs a recipe with what calls it at its end; `None`: the machine has not what runs it.
-fn made_by(directory: &std::path::Path, file: &str, command: &[&str], text: &str) -> Option<String> {
+/// Runs a recipe with what calls it at its end.
+fn made_by(directory: &std::path::Path, file: &str, command: &[&str], text: &str) -> String {
     let file = directory.join(file);
     std::fs::write(&file, text).unwrap();
-    let output = Command::new(command[0]).args(&command[1..]).arg(&file).output().ok()?;
+    // Go keeps what it compiles, where there is a home or not.
+    let mut program = Command::new(command[0]);
+    program.args(&command[1..]).arg(&file).env("GOCACHE", directory.join("go"));
+    let output =
+        program.output().unwrap_or_else(|error| panic!("{} (scripts/test has it): {error}", command[0]));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,20 +133,19 @@ async fn the_recipes_make_links_that_open() {
         "{}\nprint(preview_link('http://cube.test', '{id}', 8080, '{token}', 600, '/p?q'))\n",
         recipe("python")
     );
-    let python = made_by(directory, "recipe.py", &["python3"], &python).expect("Python");
+    let python = made_by(directory, "recipe.py", &["python3"], &python);
     // Not every Node runs TypeScript: without its types it is JavaScript.
     let plain = recipe("typescript").replace(": string", "").replace(": number", "");
     let node = format!(
         "{plain}\nconsole.log(previewLink('http://cube.test', '{id}', 8080, '{token}', 600, '/p?q'))\n"
     );
-    let node = made_by(directory, "recipe.mjs", &["node"], &node).expect("Node");
+    let node = made_by(directory, "recipe.mjs", &["node"], &node);
     let go = format!(
         "package main\n\nimport \"fmt\"\n\n{}\nfunc main() {{ fmt.Println(PreviewLink(\"http://cube.test\", \"{id}\", 8080, \"{token}\", 600, \"/p?q\")) }}\n",
         recipe("go")
     );
-    // Where the machine has it.
     let go = made_by(directory, "recipe.go", &["go", "run"], &go);
-    for url in [Some(python), Some(node), go].into_iter().flatten() {
+    for url in [python, node, go] {
         assert_eq!(opened(&env, &url).await, ("/p?q".to_owned(), 200), "{url}");
     }
 }

@@ -232,11 +232,8 @@ async fn a_wrong_ticket_costs_the_store_what_an_unknown_sandbox_costs() {
             let (what, ticket) = &wrong(&private, &other)[at / 2];
             let cookie = format!("cube-preview={ticket}");
             let headers = [("Sec-Fetch-Site", "same-origin"), ("Cookie", cookie.as_str())];
-            let (target, headers) = if at % 2 == 0 {
-                (with("/", ticket), &[][..])
-            } else {
-                ("/".to_owned(), &headers[..])
-            };
+            let (target, headers) =
+                if at % 2 == 0 { (with("/", ticket), &[][..]) } else { ("/".to_owned(), &headers[..]) };
             let _ = asked_about(&mut monitor, &private).await;
             for time in ["first", "second"] {
                 env.get_with(&private, &target, headers).await.is_not_found();
