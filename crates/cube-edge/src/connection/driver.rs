@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::conn::close_patiently;
 use super::connection_table::{ConnectionGroup, ConnectionSlot, ConnectionTable, Refused};
 use super::head_watch::HeadLimits;
-use super::stream::{Socket, Transport};
+use super::transport::{Socket, Transport};
 
 use super::conn::{self, Conn, ListenerProtocol, Refuse};
 use super::listener::Listener;

@@ -18,7 +18,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::conn::LAST_WORDS;
 use super::rst_stream_limit::{FrameWatch, StreamNumbers};
-use super::stream::{ClientStream, Transport};
+use super::stream::ClientStream;
+use super::transport::Transport;
 use super::unsent::UnsentFrames;
 use super::{Conn, ConnectionSettings, DOWNSTREAM, Downstream, Driver, Kill, ListenerProtocol};
 use crate::drain::Stage;
