@@ -75,6 +75,11 @@ bench-instructions *args:
 bench-load *args:
     benches/load {{args}}
 
+# Whether time tells a refused preview ticket from an unknown sandbox; half a minute once it is built (--pairs 500)
+bench-masking *args:
+    cargo build --release --locked -p cube-proxy --bin cube-proxy
+    benches/masking {{args}}
+
 # The release profile, without what a recorded load adds
 build:
     cargo build --release --locked
