@@ -30,6 +30,9 @@ const MALFORMED_MOST: usize = 32;
 /// would make one upload wait for a round trip each 64 KiB.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
+/// What is kept of a response for a client whose windows would take more and who does not read: a stream each.
+/// The library's own bound, 400 KiB, is 40 MiB for one connection.
+const STREAM_UNSENT: usize = 64 << 10;
 /// How long a client must have had no stream before it is told that the connection ends: undici 7
 /// fails what it sends before it has read that. No round number, as are the pauses of many clients.
 const QUIET: Duration = Duration::from_millis(2700);
@@ -178,7 +181,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
             .max_concurrent_streams(settings.limits.h2_streams)
             .max_header_list_size(u32::try_from(settings.limits.head.saturating_mul(2)).unwrap_or(u32::MAX))
             .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW);
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buffer_size(STREAM_UNSENT);
         let (streams, wire) = (Arc::new(Streams::default()), Arc::new(UnsentFrames::default()));
         let watch = FrameWatch::new(streams.numbers.clone());
         let stream =

@@ -2,10 +2,10 @@
 //! windows, floods (RFC 9113; docs/http2.md).
 
 use cube_testkit::h2frames::block;
-use cube_testkit::{Frame, H2Wire};
+use cube_testkit::{Frame, H2Wire, Origin, eventually};
 
 use crate::rfc::rfc9113::{application, fields};
-use crate::support::{Tls, patient, tls};
+use crate::support::{Tls, own_exchange, patient, tls};
 
 const REFUSED: u32 = 7;
 
@@ -130,4 +130,39 @@ async fn floods_end_with_their_connection() {
     tls.h2().await.get(&host, "/after", &[]).await.passed(200);
     let grown = tls.env.proxy.rss().saturating_sub(before);
     assert!(grown < 64 << 20, "grown by {} KiB", grown / 1024);
+}
+
+/// A client whose windows take anything, and who reads nothing, has little kept for it.
+#[tokio::test]
+async fn what_a_client_does_not_read_is_not_kept() {
+    const LARGE: usize = 8 << 20;
+    let tls = patient().await;
+    let origin = Origin::scripted(|mut exchange| async move {
+        exchange.start(200, &[("content-length", &LARGE.to_string())]).await?;
+        exchange.send(vec![b'x'; LARGE]).await?;
+        exchange.close().await
+    });
+    let origin = origin.await;
+    let host = tls.env.sandbox(&origin).await.host();
+    let before = tls.env.proxy.rss();
+    let mut wire = tls.frames().await;
+    wire.hello(&[(4, i32::MAX as u32)]).await;
+    wire.send(Frame::window(0, 1 << 30).bytes()).await;
+    let fields = fields("GET", &host, &[]);
+    for n in 0..100 {
+        wire.send(Frame::headers(n * 2 + 1, &fields, true).bytes()).await;
+    }
+    origin.wait_for(100).await;
+    // Full is whatever does not grow any more: nobody says so.
+    let (mut most, mut same) = (0, 0);
+    let full = eventually("what is kept to be all", || {
+        let now = tls.env.proxy.rss();
+        same = if now > most { 0 } else { same + 1 };
+        most = most.max(now);
+        std::future::ready((same == 30).then_some(most))
+    });
+    let grown = full.await.saturating_sub(before);
+    // Pingora's own proxy has pieces on their way between its two sides too.
+    let bound = if own_exchange() { 24 << 20 } else { 80 << 20 };
+    assert!(grown < bound, "grown by {} KiB", grown / 1024);
 }
