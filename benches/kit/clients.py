@@ -105,3 +105,11 @@ class Clients:
     def idle(self, port, kind, count, host):
         """Connections that are idle after one request, until they are let go."""
         return self.started(sys.executable, HERE / "idle.py", port, kind, count, host, TOKEN)
+
+    def good(self, peer, host, seconds):
+        """The good clients beside a flood; see good.py."""
+        return self.started(sys.executable, HERE / "good.py", peer.http, peer.https, seconds, host, TOKEN)
+
+    def flood(self, kind, peer, host, public, seconds):
+        """One kind of attack; see floods.py."""
+        return self.started(sys.executable, HERE / "floods.py", kind, peer.http, peer.https, seconds, host, public)
