@@ -3,6 +3,8 @@
 
 mod contract;
 
+pub(crate) use contract::rust_tests;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +14,7 @@ use cube_edge::Reason;
 
 use crate::support::binary;
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 

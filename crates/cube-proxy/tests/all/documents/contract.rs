@@ -119,7 +119,7 @@ fn held_by(body: &str) -> Vec<String> {
 
 /// Names of all tests written in Rust, as the contract names them: the module as a path, without the
 /// parts that only say that it is a test.
-fn rust_tests() -> BTreeSet<String> {
+pub(crate) fn rust_tests() -> BTreeSet<String> {
     let mut paths = Vec::new();
     files(&root().join("crates"), &["rs"], &mut paths);
     let mut names = BTreeSet::new();

@@ -1,26 +1,27 @@
 //! An application that keeps its connections, and neighbours that ask it over the same pool: what a
 //! hostile message would have to move for it to harm anybody.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use cube_testkit::{Client, Env, Exchange, Origin, scripts};
+use cube_testkit::{Client, Env, Exchange, Origin, eventually, scripts};
 
 /// A sandbox whose application tells each request what it was, on connections that it keeps.
 pub(super) struct Fence {
     pub(super) origin: Origin,
     pub(super) host: String,
-    env: &'static Env,
+    proxy: SocketAddr,
     whole: Arc<Mutex<Vec<String>>>,
 }
 
 impl Fence {
     /// Behind this proxy.
-    pub(super) async fn behind(env: &'static Env) -> Self {
+    pub(super) async fn behind(env: &Env) -> Self {
         Self::answering(env, b"").await
     }
 
     /// The same, but a request for `/attack` is answered with these bytes, and the connection kept.
-    pub(super) async fn answering(env: &'static Env, attack: &[u8]) -> Self {
+    pub(super) async fn answering(env: &Env, attack: &[u8]) -> Self {
         let whole = Arc::new(Mutex::new(Vec::new()));
         let (seen, attack) = (Arc::clone(&whole), attack.to_vec());
         let script = move |mut exchange: Exchange| {
@@ -39,7 +40,7 @@ impl Fence {
         };
         let origin = Origin::scripted(script).await;
         let host = env.sandbox(&origin).await.host();
-        Self { origin, host, env, whole }
+        Self { origin, host, proxy: env.proxy.http(), whole }
     }
 
     /// Bytes of a client, with `{host}` for the sandbox's name.
@@ -50,7 +51,7 @@ impl Fence {
 
     /// A client that has said this.
     pub(super) async fn told(&self, text: &str) -> Client {
-        let mut client = self.env.client().await;
+        let mut client = Client::connect(self.proxy).await;
         client.send(self.bytes(text)).await;
         client
     }
@@ -65,12 +66,22 @@ impl Fence {
         std::mem::take(&mut *self.whole.lock().unwrap())
     }
 
+    /// Waits until exactly this has arrived whole.
+    pub(super) async fn whole(&self, request: &str) {
+        eventually("a whole request", || async {
+            let all = self.arrived();
+            assert!(all.iter().all(|one| one == request), "{all:?}");
+            (!all.is_empty()).then_some(())
+        })
+        .await;
+    }
+
     /// Others ask, each gets the response to its own request, and each request is one at the application.
     pub(super) async fn others_are_served(&self, case: &str) {
         self.arrived();
         for n in 0..3 {
             let target = format!("/other/{n}");
-            let mut client = self.env.client().await;
+            let mut client = Client::connect(self.proxy).await;
             let response = client.call("GET", &target, &[("Host", &self.host)], "").await;
             assert_eq!(response.passed(200).seen().target, target, "{case}");
         }

@@ -14,7 +14,7 @@ const COMPRESSION: u32 = 9;
 
 /// What a rule asks for.
 #[derive(Debug, Clone, Copy)]
-enum Asks {
+pub(super) enum Asks {
     /// GOAWAY with this code and the end of the connection.
     ConnectionError(u32),
     /// RST_STREAM of stream 1 with this code, or a 400 where the request is malformed (8.1.1); a
@@ -29,7 +29,7 @@ use Asks::{ConnectionError, Nothing, Response, StreamError};
 
 /// What the proxy did.
 #[derive(Debug, PartialEq, Eq)]
-enum Did {
+pub(super) enum Did {
     GoneAway(u32),
     Closed,
     Reset(u32, u32),
@@ -38,7 +38,7 @@ enum Did {
 }
 
 impl Asks {
-    fn allows(self, did: &Did) -> bool {
+    pub(super) fn allows(self, did: &Did) -> bool {
         match (self, did) {
             (ConnectionError(code) | StreamError(code), Did::GoneAway(got)) => code == *got,
             // The reason may be lost with the connection, when the client is still sending.
@@ -53,9 +53,9 @@ impl Asks {
 }
 
 /// Bytes after the settings, and what is asked for. `{host}` in headers is the sandbox's.
-struct Rule {
-    section: &'static str,
-    says: &'static str,
+pub(super) struct Rule {
+    pub(super) section: &'static str,
+    pub(super) says: &'static str,
     bytes: Vec<u8>,
     asks: Asks,
 }
@@ -91,7 +91,7 @@ pub(crate) fn fields<'a>(
 
 // A table: a rule a line.
 #[rustfmt::skip]
-fn rules(host: &str) -> Vec<Rule> {
+pub(super) fn rules(host: &str) -> Vec<Rule> {
     let get = |stream, changes: &[_]| Frame::headers(stream, &fields("GET", host, changes), true);
     let post = |stream, changes: &[_]| Frame::headers(stream, &fields("POST", host, changes), false);
     let get_block = block(&fields("GET", host, &[]));
@@ -123,17 +123,26 @@ fn rules(host: &str) -> Vec<Rule> {
         rule("5.1", "CONTINUATION after the end of the request", &[get(1, &[(":path", "/hang")]), any(Frame::CONTINUATION, 4, 1, &get_block)], ConnectionError(PROTOCOL)),
         rule("5.1", "WINDOW_UPDATE and PRIORITY after it are fine", &[get(1, &[(":path", "/hang")]), Frame::window(1, 9), any(Frame::PRIORITY, 0, 1, &[0, 0, 0, 3, 9])], Nothing),
         rule("5.1", "DATA that a reset has overtaken", &[post(1, &[(":path", "/hang")]), Frame::reset(1, 8), Frame::data(1, b"x", true)], StreamError(STREAM_CLOSED)),
+        rule("5.1", "headers that one has overtaken", &[post(1, &[(":path", "/hang")]), Frame::reset(1, 8), get(1, &[])], StreamError(STREAM_CLOSED)),
+        rule("5.1", "CONTINUATION that one has overtaken", &[post(1, &[(":path", "/hang")]), Frame::reset(1, 8), any(Frame::CONTINUATION, 4, 1, &get_block)], ConnectionError(PROTOCOL)),
+        rule("5.1", "RST_STREAM after the end of the request", &[get(1, &[(":path", "/hang")]), Frame::reset(1, 8)], Nothing),
+        rule("5.1", "PRIORITY of a stream that is not there", &[any(Frame::PRIORITY, 0, 1, &[0, 0, 0, 0, 255])], Nothing),
         rule("5.1.1", "an even number is a server's", &[get(2, &[])], ConnectionError(PROTOCOL)),
         rule("5.1.1", "a number that was passed over", &[get(5, &[(":path", "/hang")]), get(3, &[])], ConnectionError(PROTOCOL)),
         rule("5.3.2", "a stream that depends on itself", &[post(1, &[(":path", "/hang")]), any(Frame::PRIORITY, 0, 1, &[0, 0, 0, 1, 9])], StreamError(PROTOCOL)),
+        rule("5.3.2", "headers that say so", &[any(Frame::HEADERS, 0x25, 1, &[&[0, 0, 0, 1, 9], &get_block[..]].concat())], StreamError(PROTOCOL)),
         rule("5.5", "an unknown frame within a block", &[half(1), any(0x42, 0, 0, b"what")], ConnectionError(PROTOCOL)),
         // 6: what each frame looks like
         rule("6.1", "DATA of the connection", &[Frame::data(0, b"x", false)], ConnectionError(PROTOCOL)),
         rule("6.1", "padding that is longer than its frame", &[post(1, &[]), any(Frame::DATA, 9, 1, b"\x09abc")], ConnectionError(PROTOCOL)),
         rule("6.1", "padding is no body", &[post(1, &[("content-length", "1")]), any(Frame::DATA, 9, 1, b"\x03x\0\0\0")], Response),
+        rule("6.1", "DATA in pieces", &[post(1, &[("content-length", "3")]), Frame::data(1, b"a", false), Frame::data(1, b"", false), Frame::data(1, b"bc", true)], Response),
         rule("6.2", "headers of the connection", &[get(0, &[])], ConnectionError(PROTOCOL)),
         rule("6.2", "padding that is longer than its frame", &[any(Frame::HEADERS, 0xd, 1, b"\x09abc")], ConnectionError(PROTOCOL)),
+        rule("6.2", "padding", &[any(Frame::HEADERS, 0xd, 1, &[&[3], &get_block[..], &[0; 3]].concat())], Response),
+        rule("6.2", "a priority", &[any(Frame::HEADERS, 0x25, 1, &[&[0x80, 0, 0, 3, 9], &get_block[..]].concat())], Response),
         rule("6.3", "PRIORITY of the connection", &[any(Frame::PRIORITY, 0, 0, &[0, 0, 0, 1, 9])], ConnectionError(PROTOCOL)),
+        rule("6.3", "PRIORITY of every kind", &[any(Frame::PRIORITY, 0, 3, &[0; 5]), any(Frame::PRIORITY, 0, 3, &[0, 0, 0, 9, 255]), any(Frame::PRIORITY, 0, 5, &[0x80, 0, 0, 3, 9]), get(1, &[])], Response),
         rule("6.3", "PRIORITY of four bytes", &[post(1, &[(":path", "/hang")]), any(Frame::PRIORITY, 0, 1, &[0, 0, 0, 3])], StreamError(FRAME_SIZE)),
         rule("6.4", "RST_STREAM of the connection", &[Frame::reset(0, 8)], ConnectionError(PROTOCOL)),
         rule("6.4", "RST_STREAM of three bytes", &[post(1, &[]), any(Frame::RST_STREAM, 0, 1, &[0, 0, 8])], ConnectionError(FRAME_SIZE)),
@@ -151,6 +160,7 @@ fn rules(host: &str) -> Vec<Rule> {
         rule("6.7", "an acknowledgement that nobody waits for", &[any(Frame::PING, 1, 0, &[0; 8])], Nothing),
         rule("6.8", "GOAWAY of a stream", &[any(Frame::GOAWAY, 0, 1, &[0; 8])], ConnectionError(PROTOCOL)),
         rule("6.8", "a client that goes away still gets its response", &[get(1, &[]), any(Frame::GOAWAY, 0, 0, &[0; 8])], Response),
+        rule("6.9", "more window of both", &[post(1, &[]), Frame::window(0, 9), Frame::window(1, 9), Frame::data(1, b"x", true)], Response),
         rule("6.9", "no more window of the connection", &[Frame::window(0, 0)], ConnectionError(PROTOCOL)),
         rule("6.9", "no more window of a stream", &[post(1, &[(":path", "/hang")]), Frame::window(1, 0)], StreamError(PROTOCOL)),
         rule("6.9", "WINDOW_UPDATE of three bytes", &[any(Frame::WINDOW_UPDATE, 0, 0, &[0, 0, 1])], ConnectionError(FRAME_SIZE)),
@@ -160,6 +170,11 @@ fn rules(host: &str) -> Vec<Rule> {
         rule("6.10", "a block in parts", &[half(1), any(Frame::CONTINUATION, 0, 1, &get_block[20..30]), any(Frame::CONTINUATION, 4, 1, &get_block[30..])], Response),
         rule("6.10", "CONTINUATION of the connection", &[half(1), any(Frame::CONTINUATION, 4, 0, &get_block[20..])], ConnectionError(PROTOCOL)),
         rule("6.10", "CONTINUATION of a whole block", &[post(1, &[(":path", "/hang")]), any(Frame::CONTINUATION, 4, 1, &get_block)], ConnectionError(PROTOCOL)),
+        rule("6.10", "CONTINUATION behind one that was the last", &[half(0), any(Frame::CONTINUATION, 4, 1, &get_block[20..]), any(Frame::CONTINUATION, 4, 1, &get_block)], ConnectionError(PROTOCOL)),
+        rule("6.10", "CONTINUATION behind DATA", &[post(1, &[(":path", "/hang")]), Frame::data(1, b"x", false), any(Frame::CONTINUATION, 4, 1, &get_block)], ConnectionError(PROTOCOL)),
+        // 7: codes
+        rule("7", "RST_STREAM with a code that nobody knows", &[get(1, &[(":path", "/hang")]), Frame::reset(1, 0xff)], Nothing),
+        rule("7", "GOAWAY with one", &[get(1, &[]), Frame::go_away(0, 0xff)], Response),
         rule("6.10", "DATA within a block", &[half(0), Frame::data(1, b"x", true)], ConnectionError(PROTOCOL)),
         // 8: requests
         rule("8.1", "headers in the middle that are not the last", &[post(1, &[]), post(1, &[])], StreamError(PROTOCOL)),
@@ -167,9 +182,13 @@ fn rules(host: &str) -> Vec<Rule> {
         rule("8.1", "trailers", &[post(1, &[]), Frame::data(1, b"x", false), Frame::headers(1, &[("x-end", "1")], true)], Response),
         rule("8.1.1", "a body that is shorter than it says", &[post(1, &[("content-length", "5")]), Frame::data(1, b"abc", true)], StreamError(PROTOCOL)),
         rule("8.1.1", "a body that is longer than it says", &[post(1, &[("content-length", "2")]), Frame::data(1, b"ab", false), Frame::data(1, b"c", true)], StreamError(PROTOCOL)),
+        rule("8.1.1", "a body in pieces that are less than it says", &[post(1, &[("content-length", "5")]), Frame::data(1, b"ab", false), Frame::data(1, b"cd", true)], StreamError(PROTOCOL)),
         rule("8.1.1", "a body where none is said", &[get(1, &[("content-length", "2")])], StreamError(PROTOCOL)),
         rule("8.3.1", "a method twice", &[Frame::headers(1, &twice(":method"), true)], StreamError(PROTOCOL)),
         rule("8.3.1", "a path twice", &[Frame::headers(1, &twice(":path"), true)], StreamError(PROTOCOL)),
+        rule("8.3.1", "a scheme twice", &[Frame::headers(1, &twice(":scheme"), true)], StreamError(PROTOCOL)),
+        rule("8.1", "HEAD", &[get(1, &[(":method", "HEAD")])], Response),
+        rule("8.1", "GET", &[get(1, &[])], Response),
         rule("8.3", "a pseudo field after a field", &[Frame::headers(1, &extra, true)], StreamError(PROTOCOL)),
         rule("8.4", "CONNECT with a path", &[get(1, &[(":method", "CONNECT")])], StreamError(PROTOCOL)),
     ];
@@ -198,12 +217,13 @@ fn rules(host: &str) -> Vec<Rule> {
 }
 
 /// Where the connection ends as it must, but with PROTOCOL_ERROR for a code that would say more.
-const VAGUE: &[(&str, &str)] = &[
+pub(super) const VAGUE: &[(&str, &str)] = &[
     ("4.3", "a block that does not decode"),
     ("4.3", "an index that nobody set"),
     ("4.3", "a block that is cut"),
     ("5.1", "DATA after the end of the request"),
     ("5.1", "headers after the end of the request"),
+    ("5.1", "headers that one has overtaken"),
     ("6.3", "PRIORITY of four bytes"),
     ("6.4", "RST_STREAM of three bytes"),
     ("6.5", "an acknowledgement that says something"),
@@ -214,10 +234,10 @@ const VAGUE: &[(&str, &str)] = &[
 ];
 
 /// What does not hold: the field is dropped, and the request passes.
-const DEVIATIONS: &[(&str, &str)] = &[("8.1", "trailers with a pseudo field")];
+pub(super) const DEVIATIONS: &[(&str, &str)] = &[("8.1", "trailers with a pseudo field")];
 
 /// Reads until it shows what the proxy made of it.
-async fn watch(wire: &mut H2Wire) -> Did {
+pub(super) async fn watch(wire: &mut H2Wire) -> Did {
     // Comes back when nothing of what was said before it ended the connection.
     let probe = *b"probe it";
     wire.send(Frame::new(Frame::PING, 0, 0, probe).bytes()).await;
