@@ -2,6 +2,7 @@
 //! metrics.
 
 mod contract;
+mod security;
 
 pub(crate) use contract::rust_tests;
 

@@ -67,7 +67,7 @@ fn citations(text: &str) -> Vec<(String, Option<String>)> {
 }
 
 /// Headings with the text below each, up to the next heading of any level.
-fn sections(text: &str) -> Vec<(String, String)> {
+pub(super) fn sections(text: &str) -> Vec<(String, String)> {
     let mut sections: Vec<(String, String)> = Vec::new();
     for line in prose(text).lines() {
         if line.starts_with('#') {
@@ -162,7 +162,7 @@ fn systemd_scenarios() -> BTreeSet<String> {
 }
 
 /// Names of all black-box cases, each with its page.
-fn conformance_cases() -> BTreeMap<String, String> {
+pub(super) fn conformance_cases() -> BTreeMap<String, String> {
     let output =
         Command::new("python3").arg(root().join("tests/conformance")).arg("--list").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
