@@ -12,7 +12,7 @@ use cube_testkit::{By, Client, Env, Origin, RedisServer, SECRETS, Sandbox, event
 use crate::support::{binary, builder};
 
 /// Where a caller might put a token.
-const HEADERS: [(&str, &str); 9] = [
+const HEADERS: [(&str, &str); 12] = [
     ("e2b-traffic-access-token", "example-token"),
     ("cube-traffic-access-token", "example-token"),
     ("e2b-traffic-access-token", "example-token-wrong"),
@@ -22,9 +22,12 @@ const HEADERS: [(&str, &str); 9] = [
     ("X-Access-Token", "example-token"),
     ("X-Cube-Admin-Token", "example-admin-token"),
     ("Referer", "http://a.test/?token=example-token"),
+    ("Cookie", "a=1; cube-preview=example-token; __Host-cube-preview=v1.1900000000.any.example-token"),
+    ("Referer", "http://a.test/?cube_preview=v1.1900000000.any.example-token"),
+    ("Sec-Fetch-Mode", "navigate"),
 ];
 
-const TARGETS: [&str; 8] = [
+const TARGETS: [&str; 12] = [
     "/?token=example-token",
     "/p?a=1&access_token=example-token&b=2",
     "/p?TOKEN=example-token",
@@ -33,6 +36,10 @@ const TARGETS: [&str; 8] = [
     "/files?signature=example-token&path=/x",
     "/p?x?token=example-token&key=example-token&secret=example-token&password=example-token&auth=example-token",
     "/p?X-Amz-Signature=example-token",
+    "/?cube_preview=example-token",
+    "/p?a;%63UBE_preview=v1.1900000000.any.example-token;b?c",
+    "/p?a&cube%5Fpreview=example-token&cube_preview=example-token&b",
+    "/p?a?cube_preview=v1.1900000000.any.example-token",
 ];
 
 fn clean(what: &str, text: &str) {
@@ -105,11 +112,12 @@ async fn everywhere(format: &str, level: &str, dialect: &str) {
     let mut stranger = Client::connect(env.proxy.admin_address()).await;
     let headers = [("Host", "127.0.0.1"), ("X-Cube-Admin-Token", "example-admin-token-wrong")];
     clean("a refusal", &stranger.call("GET", "/admin/healthz", &headers, "").await.text());
-    let question = format!("http://{}/p?token=example-token", private.host());
+    let question = format!("http://{}/p?token=example-token&cube_preview=example-token", private.host());
     let explained = Command::new(binary())
         .args(["explain", "-c"])
         .arg(env.proxy.directory().join("cube-proxy.yaml"))
-        .args(["-H", "e2b-traffic-access-token: example-token", &question])
+        .args(["-H", "e2b-traffic-access-token: example-token", "-H", "Cookie: cube-preview=example-token"])
+        .arg(&question)
         .output()
         .unwrap();
     assert!(explained.status.success(), "{}", String::from_utf8_lossy(&explained.stderr));

@@ -60,11 +60,24 @@ PRELUDE
   await status('VICTIM/hostile-post', { credentials: 'include', mode: 'no-cors', method: 'POST', body: 'x' })
   const [said] = await socket('VICTIM/hostile-ws'.replace('https', 'wss'))
   await new Promise(done => { const i = new Image(); i.onload = i.onerror = done; i.src = 'VICTIM/hostile-img' })
+  await new Promise(done => {
+    const frame = document.createElement('iframe')
+    frame.onload = done
+    frame.src = 'VICTIM/framed-page'
+    document.body.append(frame)
+  })
   document.querySelector('iframe').onload = () => tell('hostile', { said })
   document.querySelector('form').submit()
 })()
 </script>";
 
+/// How docs/previews.md says that a frame with `sandbox` is written.
+const FRAME: &str = r#"sandbox="allow-scripts allow-forms allow-same-origin""#;
+
+/// A page of the application whose script is asked for before it has loaded, where the page may be shown.
+const FRAMED: &str = "<!doctype html><script src=/framed-script></script>";
+
+const PAGE: [(&str, &str); 1] = [("Content-Type", "text/html")];
 const SCRIPT: [(&str, &str); 1] = [("Content-Type", "text/javascript")];
 
 /// A page that can tell.
@@ -104,8 +117,11 @@ impl Stage {
                         return exchange.reply(302, &[("Location", &again)], "").await;
                     }
                     let link = exchange.request.target.split_once("frame=").map(|(_, link)| link.to_owned());
-                    let page = format!("<!doctype html><iframe src='{}'></iframe>", link.unwrap_or_default());
-                    exchange.reply(200, &[("Content-Type", "text/html")], page).await
+                    let page = format!(
+                        "<!doctype html><iframe src='{}' {FRAME}></iframe>",
+                        link.unwrap_or_default()
+                    );
+                    exchange.reply(200, &PAGE, page).await
                 }
             })
             .await;
@@ -123,8 +139,9 @@ impl Stage {
                         "/ws" | "/hostile-ws" => scripts::websocket(exchange).await,
                         "/worker.js" => exchange.reply(200, &SCRIPT, service_worker::WORKER).await,
                         "/script.js" => exchange.reply(200, &SCRIPT, "window.scripted = true").await,
+                        "/framed-page" => exchange.reply(200, &PAGE, FRAMED).await,
                         "/redirect" => exchange.reply(302, &[("Location", "/api")], "").await,
-                        "/" => exchange.reply(200, &[("Content-Type", "text/html")], page).await,
+                        "/" => exchange.reply(200, &PAGE, page).await,
                         _ => exchange.reply(200, &[], "x").await,
                     }
                 }
@@ -214,6 +231,7 @@ async fn an_application_works_in_an_iframe_of_another_site() {
     let page = format!("http://{}/?frame={}", stage.platform.address(), stage.link(600));
     let _browser = browser(&page);
     stage.works("framed").await;
+    assert!(include_str!("../../../../../docs/previews.md").contains(FRAME));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -235,6 +253,9 @@ async fn a_hostile_page_on_a_sibling_sandbox_reaches_nothing() {
     let reached: Vec<String> =
         stage.application.received().into_iter().map(|request| request.target).collect();
     assert!(!reached.iter().any(|target| target.contains("hostile")), "{reached:?}");
+    // A frame is a navigation, but the browser shows nothing of it.
+    let shown = ["/framed-page", "/framed-script"].map(|one| reached.iter().any(|target| target == one));
+    assert_eq!(shown, [true, false], "{reached:?}");
     // The browser did send the cookie along, and that was why.
     assert!(counted(&stage.tls.env, "redirected").await >= 1.0);
     assert!(counted(&stage.tls.env, "cross_site").await >= 5.0, "{}", stage.tls.env.proxy.access_log());

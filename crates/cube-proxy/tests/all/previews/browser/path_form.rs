@@ -3,7 +3,8 @@
 use super::*;
 
 /// An application that names everything of its own relative to its page.
-const PAGE: &str = "<!doctype html><title>path</title><script src=script.js></script><img id=image src=image>
+const APPLICATION: &str =
+    "<!doctype html><title>path</title><script src=script.js></script><img id=image src=image>
 <iframe name=frame></iframe><script>
 PRELUDE
 (async () => {
@@ -38,7 +39,7 @@ impl Stage {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn under_the_path_form_a_link_opens_the_one_request_that_has_it() {
-    let stage = Stage::with(PAGE, &json!({})).await;
+    let stage = Stage::with(APPLICATION, &json!({})).await;
     let _browser = browser(&stage.path_link());
     let nothing = json!({
         "ticket": true, "cookie": "", "said": "refused", "script": false, "api": 404, "worker": 404,
@@ -53,7 +54,7 @@ async fn under_the_path_form_a_link_opens_the_one_request_that_has_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_path_cookie_an_application_works_below_its_prefix() {
-    let stage = Stage::with(PAGE, &json!({ "path_cookie": true })).await;
+    let stage = Stage::with(APPLICATION, &json!({ "path_cookie": true })).await;
     let _browser = browser(&stage.path_link());
     let all = json!({
         "ticket": false, "cookie": "", "said": "hi", "script": true, "api": 200, "worker": 200,
@@ -71,7 +72,7 @@ async fn with_path_cookie_an_application_works_below_its_prefix() {
 /// Else it would see every link that is opened in the path form.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_the_path_form_a_service_worker_of_a_sibling_stays_below_its_prefix() {
-    let stage = Stage::with(PAGE, &json!({})).await;
+    let stage = Stage::with(APPLICATION, &json!({})).await;
     let page = complete(SIBLING, &stage.platform).replace("VICTIM", &stage.sandbox.prefix());
     let sibling = Origin::named("sibling")
         .serve(move |exchange: Exchange| {
@@ -81,7 +82,7 @@ async fn in_the_path_form_a_service_worker_of_a_sibling_stays_below_its_prefix()
                     let fields = [SCRIPT[0], ("Service-Worker-Allowed", "/")];
                     return exchange.reply(200, &fields, service_worker::WORKER).await;
                 }
-                exchange.reply(200, &[("Content-Type", "text/html")], page).await
+                exchange.reply(200, &PAGE, page).await
             }
         })
         .await;

@@ -16,7 +16,7 @@ self.addEventListener('message', event => event.source.postMessage(seen))
 ";
 
 /// The page that has it: it registers, loads again, and opens its link again.
-const PAGE: &str = "<!doctype html><title>worker</title><script>
+const APPLICATION: &str = "<!doctype html><title>worker</title><script>
 PRELUDE
 const workers = navigator.serviceWorker
 const seen = () => new Promise(done => {
@@ -64,7 +64,7 @@ fn saw_a_link(told: &Value) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_worker_carries_out_requests_and_sees_a_link_only_where_it_is_opened_again() {
-    let stage = Stage::with(PAGE, &json!({})).await;
+    let stage = Stage::with(APPLICATION, &json!({})).await;
     let _ = stage.again.set(stage.link(600));
     let _browser = browser(&stage.link(600));
     let page = format!("{}/", stage.at(&stage.sandbox));
