@@ -1,34 +1,23 @@
 //! What is known of one client connection while it lives.
 
+mod ending;
+mod request_notes;
+
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use http::HeaderValue;
 use parking_lot::Mutex;
-use pingora::protocols::l4::ext::get_tcp_info;
 use tokio::net::TcpStream;
 
 use super::body::Framing;
 use super::kill::Kill;
 use crate::metrics::ListenerClass;
 
-/// How long a request that is ended from outside has for its last words. It has to be over within
-/// a second.
-pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
-
-/// How long, and how much, a closing connection reads on for a client that is still sending.
-pub(super) const LINGER_TIME: Duration = Duration::from_secs(2);
-const LINGER_BYTES: usize = 4 * 1024 * 1024;
-/// How long a client has to read what it was told before its connection is reset.
-const BEFORE_RESET: Duration = Duration::from_millis(100);
+pub(super) use ending::{LAST_WORDS, LINGER_TIME, close_patiently};
 
 /// What a data listener speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,237 +210,9 @@ impl Conn {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// The next response's head waits for the first piece of its body, so that both leave in one
-    /// write. Only for a request without a body: there Pingora reads on while it waits for
-    /// the upstream, and that read sends a head whose body is late.
-    pub(crate) fn join_next_head(&self) {
-        self.request.join_head.store(true, Ordering::Relaxed);
-    }
-
-    /// The next response's `Connection` names `Upgrade`, beside what Pingora says there.
-    pub(crate) fn nominate_upgrade(&self) {
-        self.request.nominate_upgrade.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn take_nominate_upgrade(&self) -> bool {
-        self.request.nominate_upgrade.load(Ordering::Relaxed)
-            && self.request.nominate_upgrade.swap(false, Ordering::Relaxed)
-    }
-
-    /// How the end of the body is told; to be said before any of it is read, and once more when it
-    /// becomes a tunnel.
-    pub(crate) fn frame_body(&self, framing: Framing) {
-        self.request.framing.store(framing.pack(), Ordering::Release);
-    }
-
-    /// What was said of it since the last time.
-    pub(super) fn take_framing(&self) -> Option<Framing> {
-        if self.request.framing.load(Ordering::Acquire) == Framing::UNSAID {
-            return None;
-        }
-        Framing::unpack(self.request.framing.swap(Framing::UNSAID, Ordering::AcqRel))
-    }
-
-    /// Pingora has been given a head of that many bytes.
-    pub(super) fn note_head_given(&self, bytes: usize) {
-        self.request.head_given.store(bytes, Ordering::Relaxed);
-    }
-
-    /// The bytes of the head as Pingora was given them: it has to have read just as many.
-    pub(crate) fn head_given(&self) -> usize {
-        self.request.head_given.load(Ordering::Relaxed)
-    }
-
-    /// The body does not follow the grammar of its coding.
-    pub(super) fn note_misframed(&self) {
-        self.request.misframed.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether a read has failed because of that.
-    pub(crate) fn is_misframed(&self) -> bool {
-        self.request.misframed.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn take_join_head(&self) -> bool {
-        self.request.join_head.load(Ordering::Relaxed)
-            && self.request.join_head.swap(false, Ordering::Relaxed)
-    }
-
-    /// The connection ends with a reset: a close would look like the end of the body.
-    pub(crate) fn reset_on_close(&self) {
-        self.closing.reset.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn resets_on_close(&self) -> bool {
-        self.closing.reset.load(Ordering::Relaxed)
-    }
-
-    /// The client is still sending what nobody will read: should the connection end with this
-    /// request, it lingers.
-    pub(crate) fn linger_on_close(&self) {
-        self.closing.linger.store(true, Ordering::Relaxed);
-    }
-
     pub(crate) fn refusal(&self, status: u16) -> Bytes {
         self.refuse.refuse(self, status)
     }
-
-    /// Ends the HTTP/1.1 request under way, and the connection with it: the next read ends, so that
-    /// Pingora gives the request up and a response that has not begun can still be written. One
-    /// that does not read, since a side of it is stuck in writing, is dropped after a moment.
-    pub(crate) fn end_request(&self) {
-        // Said first: the end of reading may be noticed at once, and how the connection ends hangs on it.
-        self.ending.kill();
-        self.kill.kill();
-        // An error says that the connection is gone already.
-        let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Read);
-    }
-
-    /// Ready when the request under way is to end, whose next read is its end.
-    pub(crate) fn poll_ending(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.ending.poll_killed(cx)
-    }
-
-    /// Returns when a request that was ended should be over by now.
-    pub(crate) async fn overdue(&self) {
-        self.kill.killed().await;
-        if !self.closing.abandoned.load(Ordering::Acquire) {
-            tokio::time::sleep(LAST_WORDS).await;
-        }
-    }
-
-    /// What has come in looks like a request line that Pingora rewrites.
-    pub(crate) fn note_odd_line(&self, line: Vec<u8>) {
-        *self.request.odd_line.lock() = line;
-        self.request.has_odd_line.store(true, Ordering::Release);
-    }
-
-    /// That line, once.
-    pub(crate) fn take_odd_line(&self) -> Option<Vec<u8>> {
-        let has = self.request.has_odd_line.load(Ordering::Acquire);
-        (has && self.request.has_odd_line.swap(false, Ordering::AcqRel))
-            .then(|| std::mem::take(&mut *self.request.odd_line.lock()))
-    }
-
-    /// Looks whether the client of a request under way has left, which nobody notices while
-    /// Pingora does not read (it is stuck in writing, or has bytes of a next request). Left twice
-    /// in a row: Pingora has had its time to notice, and the request is dropped.
-    ///
-    /// A connection that was found waiting for its next request more than `idle` times in a row is
-    /// closed. Counted here, so that no request has a timer for it.
-    pub(crate) fn sweep(&self, idle: u32) {
-        match self.phase() {
-            ConnectionPhase::Open => {}
-            ConnectionPhase::Idle => {
-                let requests = self.requests();
-                let times = match self.sweep.idle_after.swap(requests, Ordering::Relaxed) == requests {
-                    true => self.sweep.idle.load(Ordering::Relaxed).saturating_add(1),
-                    false => 0,
-                };
-                self.sweep.idle.store(times, Ordering::Relaxed);
-                if times > idle {
-                    self.end_idle();
-                }
-                return;
-            }
-            ConnectionPhase::Head | ConnectionPhase::Fresh => return,
-        }
-        let ready = self.tcp.ready(tokio::io::Interest::READABLE).now_or_never();
-        let left = match ready {
-            Some(Ok(ready)) => ready.is_read_closed(),
-            Some(Err(_)) => true,
-            None => false,
-        };
-        if !left {
-            self.sweep.left.store(0, Ordering::Relaxed);
-        } else if self.sweep.left.fetch_add(1, Ordering::Relaxed) > 0 {
-            self.closing.abandoned.store(true, Ordering::Release);
-            self.kill.kill();
-        }
-    }
-
-    /// Closes an HTTP/1.1 connection that ends while its client is still sending: says the end, then
-    /// takes for a moment what still comes. Closed at once, a client that is still writing meets a
-    /// broken connection before it reads the response, and the kernel's reset may destroy the response.
-    pub(super) async fn linger(&self) {
-        let lingers = self.closing.linger.load(Ordering::Relaxed) && !self.resets_on_close();
-        if !lingers || matches!(self.phase(), ConnectionPhase::Idle | ConnectionPhase::Fresh) {
-            return;
-        }
-        close_patiently(&self.tcp, LINGER_TIME).await;
-        if self.kill.is_killed() {
-            // What ends a request also ends reading for good, and with it all word of room: a client that
-            // is stuck in writing hears of the end by a reset alone, once it could have read the response.
-            tokio::time::sleep(BEFORE_RESET).await;
-            let _ = rustix::net::sockopt::set_socket_linger(&*self.tcp, Some(Duration::ZERO));
-        }
-    }
-
-    /// Says the end of the connection, and takes what still comes until the client has closed too, for
-    /// so long at most.
-    pub(super) async fn discard(&self, time: Duration) {
-        close_patiently(&self.tcp, time).await;
-    }
-
-    /// How many packets of what was written the client's side has not acknowledged, and bytes that
-    /// wait for room at its side; `None` where there is nothing of either, or the connection is gone.
-    pub(super) fn undelivered(&self) -> Option<u64> {
-        let info = get_tcp_info(self.tcp.as_raw_fd()).ok()?;
-        let left = u64::from(info.tcpi_unacked) + u64::from(info.tcpi_notsent_bytes);
-        (left > 0).then_some(left)
-    }
-
-    /// How many bytes of the connection the client's side has to have acknowledged until everything
-    /// that is written by now is there; 0 where the system does not say.
-    pub(super) fn bytes_to_acknowledge(&self) -> u64 {
-        let Ok(info) = get_tcp_info(self.tcp.as_raw_fd()) else { return 0 };
-        info.tcpi_bytes_sent
-            .saturating_sub(info.tcpi_bytes_retrans)
-            .saturating_add(u64::from(info.tcpi_notsent_bytes))
-    }
-
-    /// How many it has acknowledged; all there can be where the connection is gone.
-    pub(super) fn bytes_acknowledged(&self) -> u64 {
-        get_tcp_info(self.tcp.as_raw_fd()).map_or(u64::MAX, |info| info.tcpi_bytes_acked)
-    }
-
-    /// Ends a connection that waits for a request: it reads its end, and says its own. A request
-    /// that has come in meanwhile is still read.
-    pub(super) fn end_idle(&self) {
-        // An error says that the connection is gone already.
-        let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Read);
-    }
-
-    /// Ends the connection at once, whatever it is doing.
-    pub(crate) fn shut(&self) {
-        // An error says that the connection is gone already.
-        let _ = rustix::net::shutdown(&*self.tcp, rustix::net::Shutdown::Both);
-    }
-}
-
-/// Says the end of a connection, then takes for so long at most what its client still sends: the reset
-/// of one that is closed with something unread may destroy what was said last.
-pub(super) async fn close_patiently(tcp: &TcpStream, time: Duration) {
-    if rustix::net::shutdown(tcp, rustix::net::Shutdown::Write).is_err() {
-        return; // gone already
-    }
-    let closing = async {
-        let mut taken = 0;
-        while taken < LINGER_BYTES && tcp.readable().await.is_ok() {
-            match discard(tcp) {
-                Ok(0) => return,
-                Ok(count) => taken += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
-            }
-        }
-    };
-    let _ = tokio::time::timeout(time, closing).await;
-}
-
-/// Not async, so that no connection carries the room for it.
-fn discard(tcp: &TcpStream) -> io::Result<usize> {
-    tcp.try_read(&mut [0u8; 16 * 1024])
 }
 
 /// An address as a header says it.

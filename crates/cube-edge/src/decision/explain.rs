@@ -1,11 +1,9 @@
 //! How a request would be routed, step by step (operations.md, `explain`): for the admin API and the command
 //! alike. It is the request path's own pipeline, looked at: it wakes, holds, counts and stamps nothing.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use cube_lifecycle::GateForecast;
-use cube_metadata::FieldValue;
 use cube_resolver::{Lookup, Route, RouteEntry};
 use cube_route::{ClientHost, SandboxTarget};
 use http::header;
@@ -15,6 +13,7 @@ use super::access::{self, AccessView, Decision, GateStep, NodeView, Surroundings
 use super::explain_query::ExplainQuery;
 use super::head::{self, HeadView, NamedTarget};
 use super::recorder::{DecisionStep, Recorder, StepText};
+use super::seen_from::{ELSEWHERE, SeenFrom};
 use crate::admin::routes;
 use crate::error_response::{ProxyError, Reason, ResponseFormat, is_preflight, render};
 use crate::preview::{Presented, PreviewHead};
@@ -45,56 +44,6 @@ enum ExplainedDestination {
     },
     /// A browser is sent to the same, with the ticket in a cookie.
     WithoutTicket,
-}
-
-/// As what node a request is judged. Without `node_ip` that is the local address of its connection,
-/// which a query does not have: it is assumed, and said.
-struct SeenFrom {
-    node_ip: IpAddr,
-    /// The address of this machine that the client is taken to connect to.
-    assumed: Option<IpAddr>,
-    /// Whether another one would make the route another.
-    matters: bool,
-}
-
-/// No connection's local address, so that every sandbox is another node's.
-const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-
-impl SeenFrom {
-    /// `node_ip` where it is set. Else the address in the URL, where clients reach this proxy there;
-    /// else HostIP, where they do: a client that comes to the node of the sandbox. Where HostIP is no
-    /// address of this machine, every request goes to another node, and nothing is assumed.
-    fn of(settings: &Settings, query: &ExplainQuery, entry: &RouteEntry) -> Self {
-        if let Some(node_ip) = settings.node_ip {
-            return Self { node_ip, assumed: None, matters: false };
-        }
-        let reached = |ip: &IpAddr| settings.guard.is_reachable_at(*ip, &settings.listens);
-        let host_ip = match entry.record.host_ip {
-            FieldValue::Value(ip) => Some(ip).filter(reached),
-            FieldValue::Missing | FieldValue::Malformed => None,
-        };
-        let assumed = query.connects_to.filter(reached).or(host_ip).filter(|_| host_ip.is_some());
-        Self {
-            node_ip: assumed.unwrap_or(ELSEWHERE),
-            assumed,
-            matters: assumed.is_some() && assumed == host_ip,
-        }
-    }
-
-    /// The assumption in words. `otherwise`: what a client gets that connects to another address.
-    fn says(&self, otherwise: impl FnOnce() -> String) -> String {
-        match self.assumed {
-            Some(address) if self.matters => format!(
-                " (node_ip is null; assumed: the client connects to {address}. Through another address of this \
-                 machine it is {})",
-                otherwise()
-            ),
-            Some(address) => {
-                format!(" (node_ip is null; the client connects to {address}, which is not HostIP)")
-            }
-            None => String::new(),
-        }
-    }
 }
 
 impl Explanation {

@@ -11,6 +11,7 @@ mod explain;
 mod explain_query;
 pub(crate) mod head;
 pub(crate) mod recorder;
+mod seen_from;
 
 pub(crate) use explain::Explanation;
 pub use explain_query::{ExplainQuery, ExplainQueryError};
