@@ -34,8 +34,9 @@ impl<'a> H2Relay<'a> {
             }
             let reads = self.side.up.out.is_empty() || self.request_over;
             let (side, over) = (&mut self.side, self.request_over);
+            // In any order: an upstream that always has something, interim responses without end that is,
+            // must not hide that the client has left.
             tokio::select! {
-                biased;
                 event = poll_fn(|cx| poll_side(side, over, cx)) => {
                     if let Some(event) = event? {
                         return Ok(event);

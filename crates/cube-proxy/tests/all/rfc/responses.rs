@@ -2,10 +2,10 @@
 //! that did not ask for it, and a broken one never looks whole. The application keeps its connections,
 //! so that what is left of a response would be the next one's beginning.
 
-use cube_testkit::{Gate, Origin, scripts};
+use cube_testkit::{Gate, Origin, Response, eventually, scripts};
 
 use super::fence::Fence;
-use crate::support::{cube, own_exchange};
+use crate::support::{cube, own_exchange, tls};
 
 /// What a client must see of a response.
 #[derive(Clone, Copy)]
@@ -69,23 +69,26 @@ const RESPONSES: &[(&str, &str, &str, &str, Shows)] = &[
     ("9112 7.1.2", "GET", "a trailer with a bare LF", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: a\nSet-Cookie: b\r\n\r\n", Broken),
 ];
 
-/// What is wrong with what a client sees of one case.
-async fn fault(fence: &Fence, method: &str, shows: Shows) -> Option<String> {
-    let mut client = fence.told(&format!("{method} /attack HTTP/1.1\r\nHost: {{host}}\r\n\r\n")).await;
-    let response = client.response(method).await;
-    let got = (response.status, response.text(), response.clean);
-    let none = response.status == 502 && response.retcode() == Some(310_509);
-    let right = match shows {
-        Whole(status, body) => got == (status, body.to_owned(), true),
-        BadGateway => none,
-        BrokenUnlessPingoras if !own_exchange() => got == (200, "ok".to_owned(), true),
-        Broken | BrokenUnlessPingoras => none || !response.clean,
-        WholeOr502(status, body) => none || got == (status, body.to_owned(), true),
-    };
-    // Lines of the head are lines of ours.
-    let head = String::from_utf8_lossy(&response.head).replace("\r\n", "");
-    let foreign = head.contains(['\r', '\n', '\0']) || response.headers.has("Set-Cookie");
-    (!right || foreign).then(|| format!("{got:?} {head:?}"))
+impl Shows {
+    /// Whether a client may see this; `none`: the stream was reset before there was a response.
+    fn allows(self, response: Option<&Response>) -> bool {
+        let Some(response) = response else { return matches!(self, Broken) };
+        let got = (response.status, response.text(), response.clean);
+        let none = response.status == 502 && response.retcode() == Some(310_509);
+        // Lines of the head are lines of ours.
+        let head = String::from_utf8_lossy(&response.head).replace("\r\n", "");
+        let values = response.headers.pairs().iter().any(|(_, value)| value.contains(['\r', '\n', '\0']));
+        if values || head.contains(['\r', '\n', '\0']) || response.headers.has("Set-Cookie") {
+            return false;
+        }
+        match self {
+            Whole(status, body) => got == (status, body.to_owned(), true),
+            BadGateway => none,
+            BrokenUnlessPingoras if !own_exchange() => got == (200, "ok".to_owned(), true),
+            Broken | BrokenUnlessPingoras => none || !response.clean,
+            WholeOr502(status, body) => none || got == (status, body.to_owned(), true),
+        }
+    }
 }
 
 #[tokio::test]
@@ -95,12 +98,68 @@ async fn a_hostile_response_harms_nobody_else_and_never_looks_whole_where_it_is_
     for (section, method, says, bytes, shows) in RESPONSES {
         let case = format!("{section}: {says}");
         let fence = Fence::answering(env, bytes.as_bytes()).await;
-        if let Some(fault) = fault(&fence, method, *shows).await {
-            faults.push(format!("{case}: {fault}"));
+        let mut client = fence.told(&format!("{method} /attack HTTP/1.1\r\nHost: {{host}}\r\n\r\n")).await;
+        let response = client.response(method).await;
+        if !shows.allows(Some(&response)) {
+            faults.push(format!("{case}: {response:?}"));
         }
         fence.others_are_served(&case).await;
     }
     assert!(faults.is_empty(), "{faults:#?}");
+}
+
+/// The same where the client speaks HTTP/2: a broken body is a reset, and neighbours on its connection
+/// go on.
+#[tokio::test]
+async fn nor_does_it_over_http_2() {
+    let tls = tls().await;
+    let client = tls.h2().await;
+    let mut faults = Vec::new();
+    for (section, method, says, bytes, shows) in RESPONSES {
+        let case = format!("{section}: {says}");
+        let fence = Fence::answering(&tls.env, bytes.as_bytes()).await;
+        let mut request = client.open(method, &fence.host, "/attack", &[]).await;
+        let _ = request.data("", true).await;
+        let response = request.outcome().await.ok();
+        if !shows.allows(response.as_ref()) {
+            faults.push(format!("{case}: {response:?}"));
+        }
+        client.get(&fence.host, "/other", &[]).await.passed(200);
+        fence.others_are_served(&case).await;
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+/// RFC 9110, 15.2: any number of 1xx may come. They end with their client, and no other waits for them.
+#[tokio::test]
+async fn interim_responses_without_end_end_with_their_client() {
+    let tls = tls().await;
+    let origin = Origin::scripted(|mut exchange| async move {
+        if exchange.request.target == "/other" {
+            return scripts::echo(exchange).await;
+        }
+        let many = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n".repeat(100);
+        while exchange.send(&many).await.is_ok() {}
+        exchange.close().await
+    })
+    .await;
+    let sandbox = tls.env.sandbox(&origin).await;
+    let before = tls.env.proxy.rss();
+    let h2 = tls.h2().await;
+    let mut first = tls.env.client().await;
+    first.request("GET", "/", &[("Host", &sandbox.host())]).await;
+    let second = h2.ask(&sandbox.host(), "/", &[]).await;
+    origin.wait_for(2).await;
+    assert_eq!(tls.env.get(&sandbox, "/other").await.passed(200).seen().target, "/other");
+    drop(first);
+    second.reset();
+    eventually("the end of both upstream requests", || async {
+        // What is open is the connection that was kept after the third.
+        (origin.open_connections() <= 1).then_some(())
+    })
+    .await;
+    let grown = tls.env.proxy.rss().saturating_sub(before);
+    assert!(grown < 64 << 20, "grown by {} KiB", grown / 1024);
 }
 
 /// Bytes that come while a connection waits for its next request belong to no response
