@@ -2,6 +2,7 @@
 
 mod downgrade;
 mod fence;
+mod grpc_responses;
 mod h2spec;
 mod responses;
 mod rfc6455;
