@@ -211,7 +211,7 @@ impl Gateway {
         &self.state.processes
     }
 
-    /// How this process stands.
+    /// How this process stands: since when it runs or drains, and what it still serves.
     #[must_use]
     pub fn standing(&self) -> ProcessStanding {
         let ProxyState { processes, lifecycle, metrics, active_requests, .. } = &*self.state;

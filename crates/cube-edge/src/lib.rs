@@ -1,4 +1,5 @@
-//! See Cargo.toml.
+//! The data path: the connection driver, what becomes of a request from its head to its log line, the proxy's
+//! own responses, metrics and the admin API. Which file holds what is in docs/architecture.md.
 
 mod access_log;
 mod admin;

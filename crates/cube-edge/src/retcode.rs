@@ -43,7 +43,7 @@ retcodes! {
     TargetTooLong = 310414,
     /// Too many requests, or no quota for a resume.
     TooMany = 310429,
-    /// The header fields are over their limit.
+    /// The headers are over their limit.
     HeadTooLarge = 310431,
     /// The client left before the response began. Never on the wire.
     ClientClosed = 310499,

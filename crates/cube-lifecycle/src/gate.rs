@@ -21,7 +21,7 @@ pub enum GateVerdict {
     Refuse(GateRefusal),
 }
 
-/// How a hold ended.
+/// How the holding of a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldOutcome {
     /// The state changed: read the record afresh and judge again from the token on.

@@ -247,7 +247,7 @@ impl Lifecycle {
         }
     }
 
-    /// Its activity goes, and what is still under way to it leaves no new stamp.
+    /// Forgets the last activity of a sandbox; requests to it that are still under way leave no new stamp.
     fn forget_activity(&self, id: &SandboxId) {
         let gone = u64::try_from(self.timing.gone.as_millis()).unwrap_or(u64::MAX);
         let until = self.now_ms().saturating_add(gone);

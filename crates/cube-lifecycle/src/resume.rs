@@ -76,7 +76,7 @@ impl ResumeInFlight {
 pub(crate) enum JoinedResume {
     InFlight(ResumeInFlight),
     Refused(GateRefusal),
-    /// It is awake by now.
+    /// No call is needed: the sandbox is awake by now.
     NotNeeded,
 }
 

@@ -85,7 +85,7 @@ fn is_ending(state: Option<Status>) -> bool {
 }
 
 impl KnownState {
-    /// Applies `event`.
+    /// Applies `event` to the state of one sandbox.
     pub(crate) fn apply(&mut self, event: StateEvent, follow: bool) -> StateChange {
         let before = self.state;
         match event {
@@ -250,7 +250,7 @@ impl StateTable {
         self.peek(id).unwrap_or_default().apply(event, self.follow)
     }
 
-    /// Applies `event`.
+    /// Applies `event` to the state of the sandbox `id`.
     pub(crate) fn apply(&self, id: &SandboxId, event: StateEvent) -> StateChange {
         self.update(id, |known| known.apply(event, self.follow))
     }

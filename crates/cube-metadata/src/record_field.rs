@@ -31,7 +31,7 @@ pub enum RecordField {
 }
 
 impl RecordField {
-    /// Those with a name of their own; any container port is one more.
+    /// The fields with a name of their own. Any container port is a field besides.
     const NAMED: [(RecordField, &'static str); 7] = [
         (RecordField::HostIp, "HostIP"),
         (RecordField::SandboxIp, "SandboxIP"),
@@ -108,7 +108,7 @@ impl fmt::Display for RecordField {
 /// Why a field is refused when an operator writes it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
-    /// It is read, and no record may have this value.
+    /// The field is known, and the value is not one that a record may have.
     #[error("{field} {what}")]
     Value {
         /// The field.
@@ -116,7 +116,7 @@ pub enum FieldError {
         /// What its value must be; never the value.
         what: &'static str,
     },
-    /// It is ignored, and its name nearly that of one that is read.
+    /// No such field is read, but one whose name is nearly the same.
     #[error("{name} is no field of a record; did you mean {near}?")]
     Near {
         /// The name as it was written.
@@ -124,7 +124,7 @@ pub enum FieldError {
         /// The field whose name is near.
         near: RecordField,
     },
-    /// It is ignored, and looks like a port.
+    /// No such field is read, and the name looks like a container port.
     #[error("{0} is no container port: 1 to 65535, digits alone")]
     Port(String),
 }

@@ -67,7 +67,7 @@ fn find(lines: &[String], id: &str) -> Option<RecordLocation> {
         Some(start) if parsed.get(start).is_some_and(Line::opens) => {
             Some((start, content(start + 1, indent)))
         }
-        // Written in one line.
+        // A record that is written in one line (`{ HostIP: .. }`) is not edited.
         Some(_) => return None,
         None => None,
     };

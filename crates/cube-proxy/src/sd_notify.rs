@@ -12,12 +12,12 @@ use std::time::Duration;
 pub(crate) struct NotifySocket(Option<OsString>);
 
 impl NotifySocket {
-    /// The one that started this process.
+    /// The socket of the manager that started this process, from `NOTIFY_SOCKET`.
     pub(crate) fn of_this_process() -> Self {
         Self(env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()))
     }
 
-    /// Whether there is one.
+    /// Whether there is a manager to tell.
     pub(crate) fn is_there(&self) -> bool {
         self.0.is_some()
     }
@@ -40,7 +40,7 @@ impl NotifySocket {
         patience(env::var_os("WATCHDOG_USEC").as_deref(), env::var_os("WATCHDOG_PID").as_deref())
     }
 
-    /// Still alive.
+    /// Tells the manager's watchdog that the process is alive.
     pub(crate) fn alive(&self) {
         self.say("WATCHDOG=1");
     }

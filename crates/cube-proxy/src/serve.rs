@@ -208,7 +208,7 @@ async fn take_over(
     Ok(())
 }
 
-/// A process that serves.
+/// What the end of a serving process needs of its beginning.
 struct Serving {
     gateway: Arc<Gateway>,
     reload: Arc<reload::Reload>,

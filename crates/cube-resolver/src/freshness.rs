@@ -27,13 +27,13 @@ pub(crate) struct StoreView {
 /// What a request may do with something that was read earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServeDecision {
-    /// Serve it.
+    /// The entry is served as it is.
     Fresh,
     /// Serve it and read it again in the background.
     Refresh,
     /// Serve it although it has expired, since the store fails.
     Stale,
-    /// Read it again first.
+    /// The record is read again before anything is served.
     Read,
 }
 
@@ -143,7 +143,7 @@ impl EntryFreshness {
         if last != 0 && now.saturating_sub(last) < in_ms(REFRESH_PAUSE) {
             return false;
         }
-        // Whoever moves it on first has it, and gives it back where it is not its turn.
+        // The first one to move the mark on has the refresh, and gives it back where it may not read now.
         let claimed = self.refreshed_ms.compare_exchange(last, now, Ordering::AcqRel, Ordering::Acquire);
         if claimed.is_err() {
             return false;

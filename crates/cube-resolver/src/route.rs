@@ -38,7 +38,7 @@ pub enum RouteError {
     Forbidden {
         /// What would have been dialled.
         address: SocketAddr,
-        /// Why not.
+        /// What forbids it.
         why: DialRefusal,
     },
 }

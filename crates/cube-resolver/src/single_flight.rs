@@ -43,11 +43,11 @@ pub(crate) enum ReadDemand {
     Fresh,
 }
 
-/// What [`Resolver::join`] gives.
+/// What a caller of [`Resolver::join`] gets: the result, or where it will come.
 pub(crate) enum JoinedRead {
-    /// It was in the cache by now.
+    /// The lookup's result was in the cache by now.
     Known(Lookup),
-    /// It is being read; the result will come here.
+    /// The sandbox is being read; the result will come here.
     Waiting(watch::Receiver<Option<LookupResult>>),
 }
 

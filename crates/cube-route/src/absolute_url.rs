@@ -9,7 +9,7 @@ pub(crate) struct AbsoluteUrl<'v> {
     pub(crate) https: bool,
     /// The scheme, up to and with `://`.
     pub(crate) scheme: &'v [u8],
-    /// Scheme and authority.
+    /// Scheme and authority, as written: `http://host:port`.
     pub(crate) start: &'v [u8],
     /// What follows the authority.
     pub(crate) rest: &'v [u8],

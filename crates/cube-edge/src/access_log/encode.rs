@@ -34,7 +34,7 @@ impl Put for u16 {
     }
 }
 
-/// Unmapped.
+/// An IPv4-mapped IPv6 address is written as the IPv4 address that it stands for.
 impl Put for IpAddr {
     fn put(&self, out: &mut Vec<u8>) {
         match self.to_canonical() {
@@ -45,7 +45,7 @@ impl Put for IpAddr {
     }
 }
 
-/// As it was dialled.
+/// Written as it was dialled, `address:port`, mapped or not.
 impl Put for SocketAddr {
     fn put(&self, out: &mut Vec<u8>) {
         match self {

@@ -59,7 +59,7 @@ impl QueuedEntry {
         self.lengths.iter().map(|length| *length as usize).sum()
     }
 
-    /// The texts out of this record's part of the buffer.
+    /// The texts out of this entry's part of the buffer.
     pub(super) fn texts<'a>(&self, packed: &'a [u8]) -> Texts<'a> {
         Texts::unpack(packed, &self.lengths)
     }

@@ -12,7 +12,7 @@ use super::fields::{self, LineParts, LineWriter, Texts};
 use super::redact::Redactor;
 use super::settings::Format;
 
-/// Turns records into lines.
+/// Turns entries of the queue into lines.
 #[derive(Debug)]
 pub(super) struct Formatter {
     format: Format,

@@ -103,7 +103,8 @@ impl Drop for AccessLog {
 /// Lines are handed to the system in pieces of about this size.
 const PIECE: usize = 64 * 1024;
 
-/// The log's thread.
+/// What the log's own thread runs: it takes batches from the queue until the queue is closed, and writes their
+/// lines.
 fn write_all(queue: &Queue, mut formatter: Formatter, mut writer: Writer) {
     let mut out = Vec::with_capacity(PIECE);
     let mut batch = queue::Batch::default();

@@ -46,7 +46,7 @@ pub enum DrainerCommand {
     Reopen,
     /// The service is being stopped: `drain.stop_timeout` counts from now.
     Stop,
-    /// It is to be over at once.
+    /// The draining process is to end its streams at once.
     StopNow,
 }
 
@@ -78,7 +78,8 @@ pub(super) enum Owner<'a> {
     Successor(mpsc::Sender<ForwardedRequest>),
 }
 
-/// See the module.
+/// Decides for each request to the admin API whether this process or its successor responds, and tells the
+/// draining processes of changes.
 pub struct AdminForwarding {
     whose: watch::Sender<Whose>,
     running: watch::Sender<usize>,
@@ -89,7 +90,8 @@ pub struct AdminForwarding {
 #[derive(Default)]
 struct Others {
     listening: Vec<mpsc::Sender<DrainerCommand>>,
-    /// Those that will listen soon, and until when that is believed.
+    /// How many draining processes are expected to listen soon. After `believed_until` no change waits for them
+    /// any more.
     expected: usize,
     believed_until: Option<Instant>,
     recent: VecDeque<Recent>,
@@ -118,7 +120,7 @@ impl Default for AdminForwarding {
     }
 }
 
-/// A request that is being answered here.
+/// Counts a request that this process responds to, for as long as it lives.
 pub(super) struct LocalRequest<'a>(&'a AdminForwarding);
 
 impl Drop for LocalRequest<'_> {
@@ -127,7 +129,8 @@ impl Drop for LocalRequest<'_> {
     }
 }
 
-/// A request that came, or is about to, and has no response yet.
+/// Counts a request that came, or is about to, and has no response yet, whichever process responds; for as long
+/// as it lives.
 pub struct PendingRequest<'a>(&'a AdminForwarding);
 
 impl Drop for PendingRequest<'_> {
@@ -289,7 +292,7 @@ impl Others {
     }
 }
 
-/// Those that were told.
+/// What the draining processes that were told of a change will confirm.
 pub(super) struct Acknowledgements(Vec<oneshot::Receiver<()>>);
 
 impl Acknowledgements {

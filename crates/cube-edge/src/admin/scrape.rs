@@ -35,7 +35,7 @@ pub(super) async fn scrape(state: &ProxyState, readiness: &Readiness) -> AdminRe
             let response = forwarding::ask(&successor, "GET", PATH, b"", ERRAND).await;
             match response.status {
                 StatusCode::OK => AdminResponse { kind: TEXT, ..response },
-                // It is of a version that answers for itself alone.
+                // A successor of an earlier version has no such route: this process responds for itself alone.
                 StatusCode::NOT_FOUND => here(state, readiness),
                 _ => response,
             }

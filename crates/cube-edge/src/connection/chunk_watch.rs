@@ -1,7 +1,7 @@
 //! The chunked coding by its grammar (RFC 9112, 7.1), byte for byte as it comes in.
 //!
 //! Pingora's own reader lets pass what another recipient would cut elsewhere: anything in an
-//! extension, a size line without a size, trailers that are no fields. Where two recipients disagree
+//! extension, a size line without a size, trailers that are no headers. Where two recipients disagree
 //! about the end of a body, what follows it is a request for one of them.
 
 /// The bytes are no chunked body.

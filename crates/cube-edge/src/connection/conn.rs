@@ -41,7 +41,7 @@ impl ListenerProtocol {
         }
     }
 
-    /// The listener in metrics.
+    /// The listener's value of the label `listener`.
     pub(crate) fn class(self) -> ListenerClass {
         match self {
             ListenerProtocol::Http => ListenerClass::Http,

@@ -55,7 +55,7 @@ impl Frames {
         self.out.in_place_of(data)
     }
 
-    /// These bytes have left.
+    /// Notes that these bytes were written: which streams they end or reset.
     pub(super) fn left(&mut self, bytes: &[u8]) {
         self.wire.wrote(bytes.len());
         let open = &mut self.open;
@@ -76,7 +76,8 @@ impl Frames {
         }
         match &mut self.head {
             Some((_, timer)) if coming.certain => timer.as_mut().poll(cx),
-            // Its time runs from its first byte, and is up once it is known to be one.
+            // Too little has come to tell whether it is the head of a request. Its time runs all the same, and
+            // is looked at once that is known.
             _ => Poll::Pending,
         }
     }
@@ -90,7 +91,8 @@ impl Frames {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.watch.waits() {
-            // It is taken in this turn of the connection's task or never: another turn is due.
+            // Pingora makes a request of it in this turn of the connection's task, or has refused it: so
+            // another turn is due.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

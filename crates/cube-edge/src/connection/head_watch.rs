@@ -57,7 +57,7 @@ impl HeadWatch {
         }
     }
 
-    /// Another head begins.
+    /// Begins anew, for the head of the next request.
     pub(crate) fn restart(&mut self) {
         *self = Self::new(self.limits);
     }

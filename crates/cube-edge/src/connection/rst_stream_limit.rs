@@ -44,7 +44,7 @@ enum FrameEvent {
 struct Block {
     /// The frame under way is its last.
     last: bool,
-    /// It is the last of its stream.
+    /// No body follows these headers.
     ends: bool,
 }
 

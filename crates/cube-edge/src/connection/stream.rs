@@ -54,7 +54,7 @@ pub(crate) struct ClientStream {
     /// HTTP/1.1: read, and not handed on yet, since it belongs to what comes after the head or the
     /// body under way.
     ahead: Ahead,
-    /// HTTP/2 only.
+    /// What is kept of an HTTP/2 connection's frames; `None` on HTTP/1.1.
     frames: Option<Box<Frames>>,
 }
 

@@ -78,7 +78,7 @@ impl ResolvesServerCert for Current {
 /// A pair that is looked after.
 struct Watched {
     files: CertificateFiles,
-    /// The one in force.
+    /// The certificate that handshakes are made with.
     certificate: Certificate,
     /// What was read last, whether it held or not: it is judged, and spoken of, once.
     seen: u64,

@@ -180,7 +180,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// What carries the bytes.
+/// The bytes of a client, plain or through TLS.
 pub(crate) enum Transport {
     Plain(Socket),
     Tls(Box<TlsStream<Socket>>),

@@ -31,9 +31,9 @@ pub(crate) struct AccessView<'a> {
 /// What the state of a sandbox means for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GateStep {
-    /// It goes on.
+    /// The request goes on.
     Pass,
-    /// It has to wait; then it is judged anew.
+    /// The request has to wait for a change of state, and is judged anew then.
     Hold,
 }
 
@@ -72,7 +72,7 @@ pub(crate) trait Surroundings: Send {
     fn breaker(&mut self, route: &Route, recorder: &mut impl Recorder) -> Result<Self::Permit, ProxyError>;
 }
 
-/// What comes of it.
+/// What the pipeline decides of a request that is not refused.
 pub(crate) enum Decision<Permit> {
     /// The request goes to its sandbox.
     Forward(Box<Forward<Permit>>),

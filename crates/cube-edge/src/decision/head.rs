@@ -30,7 +30,7 @@ pub(crate) struct HeadView<'a> {
 /// Whom a head names.
 pub(crate) struct NamedTarget<'a> {
     pub(crate) parsed: Result<ParsedRequest<'a>, BadRequest>,
-    /// It is for `routing.control_plane`.
+    /// The host is one of `routing.control_plane`, so that no sandbox is meant.
     pub(crate) control_plane: bool,
 }
 

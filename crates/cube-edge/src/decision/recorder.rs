@@ -42,7 +42,7 @@ impl DecisionStep {
     }
 }
 
-/// Words and values for people.
+/// What a step found, for people: a sentence, and the values that it speaks of.
 pub(crate) struct StepText {
     pub(crate) says: String,
     /// An object, or null.

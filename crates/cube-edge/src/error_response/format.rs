@@ -24,7 +24,7 @@ pub(super) enum BodyFormat {
 /// What a preflight asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Preflight {
-    /// In token syntax.
+    /// The page asks for a method and headers that are tokens (RFC 9110, 5.6.2).
     Asks {
         /// `Access-Control-Request-Method`.
         method: HeaderValue,
@@ -133,7 +133,7 @@ fn preflight(headers: &HeaderMap) -> Preflight {
     }
 }
 
-/// RFC 9110 token.
+/// Whether the text is a token (RFC 9110, 5.6.2).
 fn is_token(text: &[u8]) -> bool {
     let tchar = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
     !text.is_empty() && text.iter().all(tchar)

@@ -616,7 +616,7 @@ impl E2bMessage {
 
 /// What a page says.
 pub(super) struct PageText {
-    /// What happened.
+    /// The headline: what happened.
     pub(super) title: Cow<'static, str>,
     /// What to do. That the page reloads by itself is said by the page.
     pub(super) advice: &'static str,

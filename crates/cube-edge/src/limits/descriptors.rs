@@ -84,7 +84,7 @@ fn worth_a_line(counter: &AtomicU64) -> Option<u64> {
 }
 
 impl Descriptors {
-    /// Those of this process, by its limit of open files as it is now.
+    /// The descriptors of this process, by its limit of open files as it is now.
     pub(crate) fn of_this_process() -> Arc<Self> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         Arc::new(Self::of(limit.current.unwrap_or(u64::MAX)))

@@ -26,7 +26,7 @@ pub(crate) struct TopSandbox {
     pub(crate) begun: u64,
 }
 
-/// What a look found.
+/// What one call of `/admin/top` found.
 #[derive(Debug)]
 pub(crate) struct TopSandboxes {
     /// What `begun` covers; zero at the first look, which begins the counting.
@@ -80,7 +80,8 @@ struct Windows {
     current: Instant,
 }
 
-/// What a look, or a request after the last one, has to do first.
+/// What has to be done with the counts before they are used: by a call of `/admin/top`, or by a request when
+/// nobody has called it for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowStep {
     /// Forget what was counted.
@@ -91,7 +92,7 @@ pub(crate) enum WindowStep {
     Stay,
 }
 
-/// Whether somebody looks.
+/// Whether somebody calls `/admin/top` now and then: only then requests are counted by sandbox.
 pub(crate) struct Watch {
     counted_since: Instant,
     /// Milliseconds since `origin`; 0: nobody looks.

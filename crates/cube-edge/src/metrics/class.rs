@@ -16,7 +16,7 @@ macro_rules! labels {
             /// All of them, in order of declaration.
             pub const ALL: [$name; [$($name::$variant),*].len()] = [$($name::$variant),*];
 
-            /// The label.
+            /// The value of the label.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
@@ -77,15 +77,15 @@ impl RouteClass {
 labels! {
     /// Label `form`: how a request named its sandbox.
     FormClass {
-        /// In its host.
+        /// The host name says which sandbox is meant.
         Host = "host",
-        /// In its headers.
+        /// Headers say it.
         Header = "header",
-        /// In its path.
+        /// The path says it.
         Path = "path",
         /// Not a sandbox: forwarded to the control plane.
         ControlPlane = "control_plane",
-        /// It named none, or was not read so far.
+        /// The request names no sandbox, or was not read so far.
         Unnamed = "none",
     }
 }
@@ -120,7 +120,7 @@ labels! {
 labels! {
     /// Label `outcome` of `tls_handshakes_total`.
     TlsOutcome {
-        /// Done.
+        /// The handshake was made.
         Ok = "ok",
         /// Refused by either side.
         Failed = "failed",

@@ -60,7 +60,8 @@ macro_rules! simple_metrics {
         $label::ALL.map(|value| counters.with_label_values(&[value.as_str()]))
     }};
     ($($(#[$doc:meta])* $field:ident: $kind:ident($($rest:tt)*);)*) => {
-        /// Those of [`EdgeMetrics`] that have one handle, or one for each value of a label.
+        /// The metrics that have one handle, or one for each value of a label. [`EdgeMetrics`] holds those with
+        /// several labels besides.
         pub struct SimpleMetrics {
             $($(#[$doc])* pub $field: simple_metrics!(@type $kind $($rest)*),)*
         }

@@ -10,7 +10,7 @@ use prometheus::{Counter, Opts};
 
 const CPU: &str = "process_cpu_seconds_total";
 
-/// Of this process.
+/// Memory, threads, descriptors and CPU time of this process, as `/metrics` shows them.
 pub(super) struct ProcessMetrics {
     others: ProcessCollector,
     /// Held from the look at the clock to the sum: two scrapes at a time would add the same time twice.

@@ -42,7 +42,7 @@ enum Value {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Observed {
     count: u64,
-    /// In [`PARTS`].
+    /// The sum of all values in millionths, see [`PARTS`]: whole numbers add up without loss.
     sum: u64,
     /// Upper edges, written as their shortest decimals so that they stay what they are, and how many
     /// values were not above each.

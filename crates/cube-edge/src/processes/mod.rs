@@ -79,7 +79,8 @@ pub struct CountedProcess {
     pub lives: bool,
 }
 
-/// See the module.
+/// The counts of this process and of those whose place it took, so that no counter of `/metrics` falls with a
+/// hot restart.
 pub struct Processes {
     registry: Registry,
     /// When this process was started, milliseconds of the steady clock.
@@ -94,7 +95,7 @@ struct KnownProcesses {
     /// What processes counted that are gone.
     gone: Counted,
     draining: Vec<Draining>,
-    /// Of this process.
+    /// Since when this process drains, milliseconds of the steady clock.
     draining_since: Option<u64>,
     deadline: Option<u64>,
 }
@@ -288,7 +289,7 @@ impl Processes {
         let gone = async {
             loop {
                 match linked() {
-                    // It may be told again: the second time it is ended already.
+                    // Told to end a second time, a process is ended already, and nothing listens.
                     Some((_, Some(link))) => link.notify_one(),
                     Some((true, None)) => {}
                     _ => return,

@@ -196,7 +196,7 @@ pub(crate) fn add_cache_header(
             ctx.gauges.stream = Some(state.metrics.stream());
         }
         CacheUse::Missed { .. } => response.insert_header("X-Cube-Cache", "MISS")?,
-        // It is ours to say.
+        // Only this proxy may say `X-Cube-Cache`: a sandbox's own header of that name goes.
         CacheUse::Not | CacheUse::Asks(_) => drop(response.remove_header("x-cube-cache")),
     }
     Ok(())

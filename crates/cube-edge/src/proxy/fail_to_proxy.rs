@@ -41,7 +41,7 @@ pub(crate) async fn respond_to_failure(
     let meaning = match ctx.ended() {
         Some(error) => Meaning::Tell(error),
         None => match meaning(error, ctx) {
-            // Its connection was closed for it.
+            // The client has not left: its connection was closed at the end of the drain.
             Meaning::ClientLeft if state.drain.stage() == Stage::Over => {
                 Meaning::Tell(ProxyError::DrainTimeout)
             }

@@ -36,7 +36,7 @@ use crate::proxy::upstream_peer;
 use crate::proxy::upstream_request_filter;
 use crate::response_cache::CacheUse;
 
-/// The `ProxyHttp` implementation.
+/// The implementation of `ProxyHttp`: each of Pingora's hooks calls the function of its phase.
 pub struct SandboxProxy(pub(crate) Arc<ProxyState>);
 
 #[async_trait]

@@ -38,14 +38,14 @@ pub(crate) fn remove_from_request(request: &mut RequestHeader, upgrade: bool, gr
     if request.headers.contains_key(header::CONNECTION) {
         let nominated: Vec<HeaderName> = connection_tokens(&request.headers)
             .filter_map(|token| HeaderName::from_bytes(token).ok())
-            // A length is framing, not a field of this hop's own; Upgrade has its own rule.
+            // A length is framing, not a header of this hop's own; Upgrade has its own rule.
             .filter(|name| *name != header::CONTENT_LENGTH && *name != header::UPGRADE)
             .collect();
         for name in &nominated {
             request.remove_header(name);
         }
     }
-    // One walk over the fields tells whether there is anything to remove: most often there is not.
+    // One walk over the headers tells whether there is anything to remove: most often there is not.
     if request.headers.keys().any(|name| IN_REQUESTS.contains(name)) {
         for name in &IN_REQUESTS {
             request.remove_header(name);
@@ -81,7 +81,7 @@ pub(crate) fn remove_from_response(response: &mut ResponseHeader, client: Versio
         let nominated: Vec<HeaderName> = connection_tokens(&response.headers)
             .filter_map(|token| HeaderName::from_bytes(token).ok())
             .filter(|name| {
-                // Framing is Pingora's; an upgrade's own fields stay with it.
+                // Framing is Pingora's; an upgrade's own headers stay with it.
                 *name != header::CONTENT_LENGTH
                     && *name != header::TRANSFER_ENCODING
                     && !(keeps_upgrade && *name == header::UPGRADE)
@@ -95,7 +95,7 @@ pub(crate) fn remove_from_response(response: &mut ResponseHeader, client: Versio
     if switching {
         response.insert_header(header::CONNECTION, "Upgrade")?;
     }
-    // One walk over the fields tells whether there is anything to remove: most often there is not.
+    // One walk over the headers tells whether there is anything to remove: most often there is not.
     if response.headers.keys().any(|name| IN_RESPONSES.contains(name)) {
         for name in IN_RESPONSES.iter().filter(|name| !(keeps_upgrade && **name == header::UPGRADE)) {
             response.remove_header(name);

@@ -11,7 +11,7 @@ use crate::proxy::context::Context;
 use crate::response_cache::is_private;
 
 /// Takes tickets out of the head that goes upstream, where they may stand beside the target; its cookies are
-/// one field by now.
+/// one header by now.
 pub(crate) fn remove_tickets(request: &mut RequestHeader) -> Result<()> {
     replace(request, &header::REFERER, |value| take_parameter(value).map(|(rest, _)| rest))?;
     replace(request, &header::COOKIE, cookie::without_tickets)

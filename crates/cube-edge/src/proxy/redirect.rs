@@ -21,7 +21,7 @@ pub(crate) struct Redirect {
     pub(crate) extra: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// Sends it.
+/// Sends the redirect, and notes it for the log.
 pub(crate) async fn redirect(session: &mut Session, ctx: &mut Context, to: Redirect) -> Result<()> {
     let Redirect { status, retcode, reason, location, extra } = to;
     let cors = session.req_header().headers.contains_key(header::ORIGIN);

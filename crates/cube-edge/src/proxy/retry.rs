@@ -77,7 +77,7 @@ pub(crate) struct Connect {
     pub(crate) error: ProxyError,
     /// The port was closed.
     pub(crate) refused: bool,
-    /// It failed on this side (no descriptor, no port): the record has nothing to do with it.
+    /// It failed on this machine, which had no descriptor or no port left: that says nothing about the record.
     pub(crate) own: bool,
     /// What was dialled.
     pub(crate) upstream: UpstreamKind,
@@ -90,7 +90,7 @@ pub(crate) enum UpstreamKind {
     Sandbox,
     /// The control plane, whose name has so many addresses.
     ControlPlane { addresses: usize },
-    /// Neither.
+    /// Neither a sandbox nor the control plane: nothing was dialled yet.
     Nowhere,
 }
 

@@ -98,7 +98,7 @@ async fn reroute(
     match judged {
         Ok(()) => {}
         Err(Rejection::Error(error)) => return Err(ctx.fail(error)),
-        // It is not asked for where an attempt has failed.
+        // A redirect is only possible before the first attempt; here one has failed.
         Err(Rejection::WithoutTicket) => return Err(ctx.fail(ProxyError::Internal)),
         Err(Rejection::ClientLeft) => {
             ctx.outcome = Some(RequestOutcome::CLIENT_LEFT);
@@ -156,8 +156,8 @@ fn dial(state: &ProxyState, ctx: &Context, address: SocketAddr, key: PoolKey) ->
         user_timeout: Duration::ZERO,
     });
     options.upstream_tcp_sock_tweak_hook = Some(state.descriptors.upstream_check());
-    // Which fields travel is decided in one place (forward.rs); Pingora's own policy would
-    // refuse requests that nominate a field it guards.
+    // Which headers travel is decided in one place (upstream_request_filter.rs); Pingora's own policy would
+    // refuse requests that nominate a header it guards.
     options.http_upstream_request_policy = HttpUpstreamRequestPolicy::preserve();
     if ctx.grpc {
         options.set_http_version(2, 2);

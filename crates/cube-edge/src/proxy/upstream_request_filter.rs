@@ -79,7 +79,7 @@ pub(crate) fn filter_upstream_request(
     request.insert_header("X-Real-IP", real_ip)?;
     match ctx.target.as_ref().and_then(|target| target.prefix(ctx.origin_form(client.raw_path()))) {
         Some(prefix) => request.insert_header("X-Forwarded-Prefix", prefix)?,
-        // It belongs to the path form alone, whoever sends it.
+        // Only the path form has a prefix: in the other forms the header goes, whoever has sent it.
         None => drop(request.remove_header(&X_FORWARDED_PREFIX)),
     }
     request.insert_header("X-Cube-Request-Id", &ctx.request_id)?;

@@ -30,7 +30,7 @@ pub(super) fn seconds(text: &[u8]) -> Option<u64> {
     Some(number.min(MOST_SECONDS))
 }
 
-/// Every directive of all `Cache-Control` fields, in order; `None`: they are not in the grammar.
+/// Every directive of all `Cache-Control` headers, in order; `None`: they are not in the grammar.
 pub(super) fn directives(headers: &HeaderMap) -> Option<Vec<Directive>> {
     let mut found = Vec::new();
     for value in headers.get_all(header::CACHE_CONTROL) {

@@ -10,12 +10,13 @@ use super::store::Stored;
 /// What the response cache has to do with a request.
 #[derive(Default)]
 pub(crate) enum CacheUse {
-    /// Nothing.
+    /// The cache has nothing to do with the request.
     #[default]
     Not,
-    /// It may use it; the key is to be made.
+    /// The request may use the cache, in this way; its key is still to be made.
     Asks(CacheDemand),
-    /// It has nothing for it; what comes from this life of the sandbox may be kept.
+    /// Nothing that is stored will do. With `keep`, the response may be stored where it comes from this life of
+    /// the sandbox.
     Missed { keep: bool, life: (Generation, Revision) },
     /// What is stored is the response.
     Hit(Arc<Stored>),

@@ -30,7 +30,7 @@ pub(crate) struct Storable {
     pub(crate) age: Duration,
     /// How old it may get.
     pub(crate) fresh_for: Duration,
-    /// The fields that `Vary` names.
+    /// The headers that `Vary` names.
     pub(crate) vary: Vec<HeaderName>,
     /// The length of its body, where the head says it.
     pub(crate) length: Option<usize>,
@@ -50,7 +50,7 @@ impl Freshness {
         Self { came, age: storable.age, fresh_for: storable.fresh_for }
     }
 
-    /// How old it is.
+    /// The age of the response at `now`, from the `Age` that it came with on.
     pub(crate) fn age(&self, now: Instant) -> Duration {
         self.age + now.saturating_duration_since(self.came)
     }
@@ -126,7 +126,7 @@ fn age(headers: &HeaderMap) -> Option<u64> {
     }
 }
 
-/// The fields that `Vary` names, each once; `None`: requests cannot be compared by them.
+/// The headers that `Vary` names, each once; `None`: requests cannot be compared by them.
 fn vary(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     let mut names = Vec::new();
     let values = headers.get_all(header::VARY).iter();
@@ -135,7 +135,7 @@ fn vary(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
         if name.is_empty() {
             continue;
         }
-        // `*` is a token, and a field of that name cannot be compared.
+        // `*` is a token, and a header of that name cannot be compared.
         let name = HeaderName::from_bytes(name).ok().filter(|name| name.as_str() != "*")?;
         if forwarded_headers::is_reserved_header(name.as_str())
             || forwarded_headers::is_credential(name.as_str())
@@ -151,7 +151,7 @@ fn vary(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     Some(names)
 }
 
-/// What a request said in the fields that a response varies by.
+/// What a request said in the headers that a response varies by.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Selecting(Vec<(HeaderName, Vec<HeaderValue>)>);
 

@@ -1,5 +1,5 @@
 //! What a stored response is found by. Everything that the sandbox sees of a request, but for the
-//! header fields, which `Vary` names, and what tells one client from another: its address and its
+//! headers, which `Vary` names, and what tells one client from another: its address and its
 //! request id.
 
 use cube_resolver::RouteEntry;
@@ -10,7 +10,7 @@ use cube_route::{RoutingForm, SandboxTarget};
 pub(crate) struct KeyParts<'a> {
     /// Sandbox, generation, and content of its record.
     pub(crate) entry: &'a RouteEntry,
-    /// Port and form.
+    /// The port, and the form in which the request names the sandbox.
     pub(crate) target: &'a SandboxTarget,
     /// `X-Forwarded-Proto` as the sandbox sees it.
     pub(crate) scheme: &'a str,

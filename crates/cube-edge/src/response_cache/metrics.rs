@@ -14,7 +14,7 @@ pub(crate) enum Fill {
     TooLarge,
     /// Too many others were coming in at once.
     NoRoom,
-    /// It, or its client, ended before its end.
+    /// The response was cut short, or its client left.
     Cut,
     /// The sandbox's record changed meanwhile.
     Outdated,

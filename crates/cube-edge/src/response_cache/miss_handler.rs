@@ -19,7 +19,7 @@ use super::store::{StoreOutcome, Stored};
 /// What a body grows by, at least.
 const STEP: usize = 4096;
 
-/// Room that is taken until it is dropped.
+/// A part of the memory for responses on their way into the cache; given back when it is dropped.
 pub(crate) struct ReservedRoom {
     cache: Arc<ResponseCache>,
     bytes: usize,
@@ -58,7 +58,7 @@ pub(crate) struct Plan {
     pub(crate) _head: Arc<ReservedRoom>,
 }
 
-/// The response so far.
+/// A response that is being stored: what has come of it so far.
 pub(crate) struct Filling {
     cache: Arc<ResponseCache>,
     entry: Arc<RouteEntry>,

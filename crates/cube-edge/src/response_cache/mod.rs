@@ -54,7 +54,7 @@ impl Settings {
     }
 }
 
-/// Whether a response says that no shared cache may keep it: the whole of it, not some of its fields.
+/// Whether a response says that no shared cache may keep it: the whole of it, not some of its headers.
 pub(crate) fn is_private(headers: &HeaderMap) -> bool {
     cache_control::directives(headers).is_some_and(|directives| {
         directives.iter().any(|directive| {

@@ -24,7 +24,7 @@ static MAKES_IT_OWN: [HeaderName; 18] = [
     header::EXPECT,
     header::UPGRADE,
     HeaderName::from_static("x-access-token"),
-    // By these, common frameworks let a field say another method, target or host than the request
+    // By these, common frameworks let a header say another method, target or host than the request
     // line and Host: a response would be stored under what was not asked for.
     HeaderName::from_static("x-http-method"),
     HeaderName::from_static("x-http-method-override"),
@@ -36,16 +36,17 @@ static MAKES_IT_OWN: [HeaderName; 18] = [
     HeaderName::from_static("x-http-host-override"),
 ];
 
-/// Of a trusted peer's fields those that the proxy itself says anew.
+/// Headers that the proxy sets anew towards the sandbox: sent by a trusted peer, they do not make a response one
+/// client's own.
 const SAID_ANEW: [&str; 4] = ["x-forwarded-proto", "x-forwarded-host", "x-real-ip", "x-cube-request-id"];
 
-/// What is known about a request beside its fields.
+/// What is known about a request beside its headers.
 pub(crate) struct RequestFacts<'a> {
     pub(crate) method: &'a Method,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) target: &'a SandboxTarget,
     pub(crate) entry: &'a RouteEntry,
-    /// It has no body.
+    /// The request has no body.
     pub(crate) bodyless: bool,
     /// `routing.forward_credentials`.
     pub(crate) forward_credentials: bool,
@@ -91,7 +92,7 @@ pub(crate) fn cache_demand(facts: &RequestFacts<'_>) -> Option<CacheDemand> {
         && matches!(facts.entry.record.access, Access::Public)
         && !MAKES_IT_OWN.iter().any(|name| facts.headers.contains_key(name))
         && facts.headers.keys().all(|name| impersonal(facts, name.as_str()))
-        // A field that is taken away on the way would be compared all the same.
+        // A header that is taken away on the way would be compared all the same.
         && crate::proxy::hop_by_hop::connection_tokens(facts.headers)
             .all(|token| token.eq_ignore_ascii_case(b"keep-alive") || token.eq_ignore_ascii_case(b"close"));
     if !eligible {
@@ -125,7 +126,7 @@ pub(crate) fn cache_demand(facts: &RequestFacts<'_>) -> Option<CacheDemand> {
     Some(demand)
 }
 
-/// Whether a field is none of the proxy's own that would reach the sandbox, or says whom it is for.
+/// Whether a header is none of the proxy's own that would reach the sandbox, or says whom it is for.
 fn impersonal(facts: &RequestFacts<'_>, name: &str) -> bool {
     if forwarded_headers::is_credential(name) {
         // The header form's names are in the key; the sandbox sees them only where it is to.
@@ -142,7 +143,7 @@ fn impersonal(facts: &RequestFacts<'_>, name: &str) -> bool {
         return SAID_ANEW.contains(&name) || (name == "x-forwarded-for" && names_one_client(facts));
     }
     // A client that claims to be forwarded is none whose response others should get, though nothing
-    // of it reaches the sandbox; these two are everyday fields that are replaced.
+    // of it reaches the sandbox; these two are everyday headers that are replaced.
     matches!(name.replace('_', "-").as_str(), "x-real-ip" | "x-cube-request-id")
 }
 

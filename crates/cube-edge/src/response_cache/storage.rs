@@ -24,7 +24,8 @@ use super::store::Stored;
 /// client is given time for each.
 const PIECE: usize = 64 * 1024;
 
-/// What the key of a request carries.
+/// What the key of a request carries beside its text, since [`ResponseStorage`] has nothing of its own: the
+/// cache that is meant, the sandbox's entry, and the stored response that was found.
 #[derive(Clone)]
 pub(crate) struct KeyExtension {
     pub(crate) cache: Arc<ResponseCache>,
@@ -32,10 +33,10 @@ pub(crate) struct KeyExtension {
     pub(crate) found: Option<Arc<Stored>>,
 }
 
-/// The storage.
+/// Pingora's storage, which holds nothing: see the module.
 pub(crate) struct ResponseStorage;
 
-/// The one that there is.
+/// The one storage of the process; Pingora wants a reference that lives for ever.
 pub(crate) static STORAGE: ResponseStorage = ResponseStorage;
 
 /// What Pingora is to know of a response: it asks us, not this, how fresh it is.

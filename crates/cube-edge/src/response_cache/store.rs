@@ -22,7 +22,7 @@ const MOST_VARIANTS: usize = 16;
 /// What a response and its key take beside their bytes, as measured: the entries of the maps here, and
 /// what the allocator rounds up.
 const OVERHEAD: usize = 1024;
-/// What a field takes beside its name and value, as measured: a head has two maps, one of them for
+/// What a header takes beside its name and value, as measured: a head has two maps, one of them for
 /// the spelling of names, with room to spare, and an allocation for each name and value.
 const OF_A_FIELD: usize = 300;
 /// The maps grow to this many keys without having to be built anew, at most; a hint.
@@ -44,7 +44,7 @@ impl Stored {
     }
 }
 
-/// Bytes that a head with these fields takes.
+/// Bytes that a head with these headers takes.
 pub(crate) fn size_of_head(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| 2 * name.as_str().len() + value.len() + OF_A_FIELD).sum()
 }

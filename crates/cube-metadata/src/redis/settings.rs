@@ -18,9 +18,9 @@ pub struct RedisSettings {
     /// `redis`, `rediss`, `redis-sentinel`, `rediss-sentinel`, `redis-cluster`, `rediss-cluster`
     /// (metadata.md); may hold user, password and database index.
     pub url: Secret,
-    /// Wins over the URL's.
+    /// The user; it wins over the one in the URL.
     pub username: Option<String>,
-    /// Wins over the URL's.
+    /// The password; it wins over the one in the URL.
     pub password: Option<Secret>,
     /// For the Sentinels themselves; the servers' password is never tried on them.
     pub sentinel_password: Option<Secret>,

@@ -65,7 +65,7 @@ fn examine(options: &Options, warnings: &mut Vec<String>) -> Result<(), StartErr
     let configured = config.server.run_dir.as_deref();
     let running = RunDir::of_running(configured, &environment).running();
     match (running, writable_paths::run_dir(&RunDir::locate(configured, &environment))) {
-        // It holds these ports itself.
+        // A proxy that runs from the same directory holds these ports, so that their being taken is no fault.
         (Ok(Some(pid)), _) => {
             warnings.push(format!("process {pid} is serving from this run directory; ports are not checked"));
         }

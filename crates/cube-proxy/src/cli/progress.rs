@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::terminal;
 
-/// Below it nobody wonders.
+/// A command that takes no longer than this shows no progress.
 const SOON: Duration = Duration::from_secs(1);
 
 /// Waits for `work`; on a terminal says what it is and how long it has taken, once a second, and

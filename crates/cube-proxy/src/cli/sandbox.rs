@@ -263,7 +263,7 @@ async fn judge(
 
 /// A word beside what the command answers.
 fn note(text: &str) {
-    // Whoever does not read it has what was asked for.
+    // A warning that cannot be written does not make the command fail.
     let _ = writeln!(std::io::stderr(), "warning: {text}");
 }
 

@@ -38,7 +38,7 @@ pub(super) fn run_dir(run_dir: &RunDir) -> Result<(), StartError> {
     let path = run_dir.path();
     let fault = |reason: String| StartError::Named { key: "server.run_dir", path: path.to_owned(), reason };
     if path.symlink_metadata().is_ok() {
-        // It is there, so that this makes nothing and looks at whose it is.
+        // The directory is there, so this creates nothing, and only checks whose it is.
         run_dir.create()?;
         return holds_files(path).map_err(fault);
     }

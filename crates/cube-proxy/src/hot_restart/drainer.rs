@@ -38,7 +38,7 @@ pub(crate) enum DrainEnd {
     No,
     /// The service is being stopped: they have `drain.stop_timeout`.
     Asked,
-    /// They are over.
+    /// The streams are to end at once.
     Now,
 }
 

@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) enum ProcessPhase {
     /// It is the main process.
     Serving,
-    /// It is that, and was asked to stop.
+    /// It is the main process, and was asked to stop.
     Stopping,
     /// A successor serves.
     HandedOver,
@@ -52,7 +52,7 @@ pub(crate) struct Settings {
     pub(crate) limit: Box<dyn Fn() -> Duration + Send + Sync>,
 }
 
-/// See the module.
+/// The process that serves, for everybody who talks to it about upgrades. See the module.
 pub(crate) struct Incumbent {
     settings: Settings,
     gateway: Arc<Gateway>,
@@ -63,7 +63,7 @@ pub(crate) struct Incumbent {
     stop_asked: watch::Sender<bool>,
     /// Held while somebody is answered; one attempt at a time.
     attempt: tokio::sync::Mutex<()>,
-    /// Those that asked and have not heard the outcome.
+    /// How many have asked for an upgrade and not heard its outcome.
     asking: watch::Sender<usize>,
     /// Held while it is undecided which of two processes is the main one.
     deciding: tokio::sync::Mutex<()>,

@@ -42,7 +42,7 @@ pub(super) async fn serve(
         tokio::select! {
             told = tell(words, &sender, &unheard) => match told {
                 Ok(()) => Ok(()),
-                // It is gone, and its last words may not have been read yet.
+                // The draining process is gone, and its last words may not have been read yet.
                 Err(_) => heard.await,
             },
             heard = &mut heard => heard,

@@ -10,7 +10,7 @@ use super::{UpgradeSocket, socket};
 use crate::error::StartError;
 use crate::run_dir::RunDir;
 
-/// See the module.
+/// How this process is found by others: its pid file and its upgrade socket in the run directory.
 pub(crate) struct Presence {
     run_dir: RunDir,
     socket: Option<UpgradeSocket>,

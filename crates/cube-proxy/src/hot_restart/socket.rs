@@ -138,7 +138,7 @@ impl Inherited {
         )
     }
 
-    /// Their addresses.
+    /// The addresses of all inherited sockets.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.0.iter().map(|(address, _)| *address).collect()
     }

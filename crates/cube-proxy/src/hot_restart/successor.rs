@@ -35,7 +35,7 @@ pub(crate) struct Predecessor {
     channel: Detached,
 }
 
-/// The conversation with it.
+/// The conversation with the process that is taken over from.
 pub(crate) struct Takeover {
     pid: u32,
     channel: Channel,
@@ -87,7 +87,7 @@ async fn converse(run_dir: &Path, named: Option<i32>) -> Result<RestartReply, Up
         }
         Some(Message::Starting) => {
             tracing::info!("process {running} starts its successor");
-            // It has a limit of its own.
+            // No limit here: the running process, which starts the new one, has limits of its own.
             match channel.receive().await.map_err(lost)? {
                 Some(Message::Outcome { code: 0, text }) => Ok(RestartReply::Done(text)),
                 Some(Message::Outcome { code, text }) => Err(UpgradeError { text, code }),
@@ -163,7 +163,7 @@ impl Takeover {
                     if let Some(ledger) = ledger {
                         gateway.take_ledger(*ledger);
                     }
-                    // The one that says it will drain as well.
+                    // One more than those that drain already: the process that hands over will drain as well.
                     gateway.admin_forwarding().expect(drainers + 1);
                     break;
                 }

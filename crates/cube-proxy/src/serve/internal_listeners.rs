@@ -20,7 +20,7 @@ use crate::error::StartError;
 
 /// Connections open at one time (operations.md, Listeners).
 const CONNECTIONS: usize = 1024;
-/// Those of one address.
+/// How many of them one address may have.
 const SHARE: usize = CONNECTIONS / 2;
 /// How long the first byte of a connection is waited for.
 const FIRST_BYTE: Duration = Duration::from_secs(5);
@@ -63,7 +63,8 @@ impl InternalListener {
             reason: error.to_string(),
         })?;
         let serving = Self(Box::pin(async move {
-            // It was bound by another runtime than the one that serves it.
+            // The socket was bound by another runtime than the one that serves it, so that it is registered
+            // anew.
             match TcpListener::from_std(listener) {
                 Ok(listener) => accept(option, listener, Arc::new(app), gateway).await,
                 Err(error) => tracing::error!(listener = option, %error, "cannot serve"),

@@ -94,7 +94,7 @@ impl Reload {
         loop {
             self.asked.notified().await;
             let this = self.clone();
-            // It reads files, which may block.
+            // Reading a configuration reads files, which may block.
             match tokio::task::spawn_blocking(move || this.again()).await {
                 Ok(Ok(())) => {
                     self.metrics.last_successful.set(1);

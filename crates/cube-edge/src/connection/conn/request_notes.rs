@@ -68,7 +68,7 @@ impl Conn {
         self.request.has_odd_line.store(true, Ordering::Release);
     }
 
-    /// That line, once.
+    /// The line that was noted last; `None` where it was taken already.
     pub(crate) fn take_odd_line(&self) -> Option<Vec<u8>> {
         let has = self.request.has_odd_line.load(Ordering::Acquire);
         (has && self.request.has_odd_line.swap(false, Ordering::AcqRel))

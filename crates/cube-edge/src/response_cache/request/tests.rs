@@ -56,7 +56,7 @@ fn target_of(fields: &[(&str, &str)]) -> SandboxTarget {
     cube_route::parse_request(&head, &Rules::new(&[], false).unwrap()).unwrap().target.unwrap()
 }
 
-/// What an everyday request from a stranger asks, with these fields.
+/// What an everyday request from a stranger asks, with these headers.
 async fn asked(fields: &[(&str, &str)]) -> Option<CacheDemand> {
     let (entry, target, headers) = (entry("").await, target(80), headers(fields));
     cache_demand(&everyday(&headers, &target, &entry))

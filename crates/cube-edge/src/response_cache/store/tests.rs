@@ -16,7 +16,7 @@ fn request(fields: &[(&str, &str)]) -> HeaderMap {
     headers
 }
 
-/// A response of `body`, to a request with those fields, of which it varies by Accept.
+/// A response of `body`, to a request with those headers, of which it varies by Accept.
 fn response(body: &[u8], fields: &[(&str, &str)], fresh_for: Duration) -> Stored {
     let vary = vec![http::header::ACCEPT];
     let storable = Storable { age: Duration::ZERO, fresh_for, vary, length: None };

@@ -15,7 +15,7 @@ const MOST: usize = 60;
 /// One look at the running proxy.
 #[derive(Debug)]
 pub(super) struct Scrape {
-    /// When.
+    /// When it was taken.
     pub(super) at: Instant,
     pub(super) series: Series,
     /// The response of `GET /admin/top`.

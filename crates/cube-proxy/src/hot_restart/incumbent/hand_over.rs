@@ -32,7 +32,7 @@ const ERRANDS: usize = 64;
 impl Incumbent {
     /// Somebody asks for an upgrade.
     pub(super) async fn asked(&self, mut channel: Channel, pid: i32, protocol: u32, version: &str) {
-        // It goes into the log: a line of it stays a line.
+        // The version goes into the log: escaped, it cannot begin a line of its own.
         let version = &version.escape_debug().to_string();
         let refuse = async |channel: &Channel, text: String| {
             tracing::warn!(pid, version, "an upgrade is refused: {text}");
@@ -133,7 +133,7 @@ impl Incumbent {
                 let outcome = self.hand_over(&mut channel, pid, &mut held).await;
                 if let Err(error) = &outcome {
                     let refused = Message::Refused { text: error.text.clone() };
-                    // It may be gone, or hang.
+                    // The new process may be gone, or hang.
                     let _ = timeout(ENDS, channel.send(&refused)).await;
                     if held.is_none() {
                         see_it_end(&mut channel, pid).await;
@@ -275,7 +275,7 @@ impl Incumbent {
     }
 }
 
-/// Counted while it lives.
+/// Counts one who has asked for an upgrade, until it is dropped.
 struct CountedAsker<'a>(&'a watch::Sender<usize>);
 
 impl<'a> CountedAsker<'a> {
@@ -291,7 +291,7 @@ impl Drop for CountedAsker<'_> {
     }
 }
 
-/// Opens the forwarding again unless told otherwise.
+/// Lets requests to the admin API in again when it is dropped, unless the successor has them by then.
 struct ClosedForwarding<'a>(Option<&'a Gateway>);
 
 impl ClosedForwarding<'_> {
