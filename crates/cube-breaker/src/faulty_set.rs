@@ -32,7 +32,7 @@ impl Breaker {
     pub async fn refresh(&self) {
         match self.store.faulty_nodes().await {
             Ok(nodes) => self.set_faulty(nodes),
-            // The store counts and logs it.
+            // The store itself counts and logs the error.
             Err(error) => tracing::debug!("the faulty set cannot be read: {error}"),
         }
     }

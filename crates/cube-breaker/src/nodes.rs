@@ -91,7 +91,7 @@ impl NodeTable {
             return DialDecision::No;
         }
         if now >= open.until {
-            // A new round: everybody may be the one who finds the node well.
+            // A new round of probes: any sandbox may be the one that finds the node well.
             node.failed.clear();
         }
         self.tickets += 1;
@@ -135,7 +135,7 @@ impl NodeTable {
             node.open = Some(OpenBreaker { until, step: settings.open_min, probe: None });
             return BreakerChange::Tripped;
         }
-        // Connects that began before it opened tell nothing new.
+        // Connects that began before the breaker opened tell nothing new.
         if let (Some(open), Some(_)) = (&mut node.open, probe)
             && open.probe == probe
         {

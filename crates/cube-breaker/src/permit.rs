@@ -27,7 +27,7 @@ pub enum ConnectFailure {
 /// are reported: one from a pool says nothing about the node now.
 pub struct DialPermit {
     breaker: Arc<Breaker>,
-    /// None: the sandbox is on this node, and its connects tell nothing about a node.
+    /// `None` where the sandbox is on this node itself: its connects tell nothing about another node.
     node: Option<IpAddr>,
     /// The ticket of the probe that it is, if it is one.
     probe: Option<u64>,

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::clock::Moment;
 
 const SHARDS: usize = 64;
-/// No second write within this time.
+/// Within this time of a stamp no other one is written for the same sandbox.
 const STAMP_INTERVAL_MS: u64 = 1000;
 /// Responses whose `now` is remembered: more than several readers get in a quarter of an hour.
 const MAX_CURSORS: usize = 1024;
@@ -52,9 +52,9 @@ impl Cursors {
         known.push_back((unix, steady));
     }
 
-    /// From where `since` goes on. One that this process did not send is converted by the clock of now; unless
-    /// that makes it later than now, since it is of a clock that was ahead, and then nothing is
-    /// known but that everything may be news.
+    /// The moment that a reader's `since` stands for. A `since` that this process never sent is converted by
+    /// the clock as it is now. Where that makes it later than now, a clock was ahead: then everything may be
+    /// news to the reader.
     fn resolve(&self, since: u64, now: Moment) -> u64 {
         let known = self.0.lock();
         let told = known.iter().filter(|(unix, _)| *unix == since).map(|(_, steady)| *steady).min();
@@ -221,8 +221,8 @@ impl Activity {
         let rest = entries.split_off(fits);
         let (last, (_, next)) = (entries.last()?.1, rest.first()?);
         if *next == last {
-            // Its reader will ask for what is newer than `last`: those of the same moment that
-            // are left out would never be seen. They were active a millisecond later, then.
+            // The reader will ask for what is newer than `last`, and would never see those of the same moment
+            // that are left out: so these are stamped a millisecond later.
             for (id, stamp) in rest.iter().take_while(|(_, stamp)| *stamp == last) {
                 self.postpone(id, *stamp);
             }

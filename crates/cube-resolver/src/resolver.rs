@@ -105,7 +105,8 @@ impl Resolver {
         }
         let freshness = self.cache.unknown(id)?;
         match freshness.decide(view, || self.negative_bounds()) {
-            // While the store fails, a request for an unknown id gets the store's error (310500).
+            // While the store fails, a request for an unknown id gets the store's error (310500), not "there is
+            // no such sandbox".
             _ if view.failing => return None,
             ServeDecision::Fresh => {}
             ServeDecision::Refresh => self.refresh(&freshness, view, || SandboxId::parse(id).ok()),
@@ -222,7 +223,8 @@ impl Resolver {
         self.count_entries();
     }
 
-    /// The entry of a sandbox as it is, for operators. No use of it, and nothing is read.
+    /// The entry of a sandbox as it is, for operators: looking does not count as use, and reads nothing from
+    /// the store.
     #[must_use]
     pub fn inspect(&self, id: &str) -> Option<Inspection> {
         let entry = self.cache.last(id)?;

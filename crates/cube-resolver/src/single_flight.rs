@@ -108,8 +108,8 @@ impl Resolver {
 
     /// Reads `id` until nobody waits for another round.
     async fn run_read(self: Arc<Self>, id: SandboxId) {
-        // A panic on the way (of a store, of an observer) must not leave a flight behind that
-        // never completes: those who wait get an error, the next caller begins anew.
+        // A panic on the way (of a store, of an observer) must not leave a read behind that never completes:
+        // those who wait get an error, the next caller begins anew.
         let mut guard = AbandonGuard { resolver: &self, id: &id, completed: false };
         loop {
             let tracking_epoch = self.tracking_epoch();

@@ -12,7 +12,7 @@ static HEADERS: [HeaderName; 2] = [
 /// Whether a caller may reach the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenVerdict {
-    /// It is public, or the token is right.
+    /// The sandbox is public, or the token is right.
     Authorised,
     /// A token is needed and none came.
     Missing,

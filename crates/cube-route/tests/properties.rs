@@ -160,7 +160,7 @@ proptest! {
 
     /// Pingora keeps a target as `PathAndQuery`; what that refuses or cuts is refused here first.
     #[test]
-    fn a_target_passes_exactly_when_the_engine_keeps_it(tail in prop_oneof![telling_bytes(), vec(any::<u8>(), 0..20)]) {
+    fn a_target_passes_exactly_when_pingora_keeps_it(tail in prop_oneof![telling_bytes(), vec(any::<u8>(), 0..20)]) {
         let target = [b"/", tail.as_slice()].concat();
         let headers = headers_of(&[("host", b"80-abc".to_vec())]);
         let kept = PathAndQuery::try_from(target.as_slice()).is_ok_and(|kept| kept.as_str().as_bytes() == target);

@@ -26,7 +26,7 @@ const HEARD: Duration = Duration::from_secs(1);
 /// How long draining processes that will link are waited for.
 const LINK: Duration = Duration::from_secs(2);
 /// How long a response of the successor is waited for, as a rule.
-pub(super) const ERRAND: Duration = Duration::from_secs(10);
+pub(super) const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request that changed something, as it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl AdminForwarding {
             // The sender lives in self.
             let _ = self.under_way.subscribe().wait_for(|under_way| *under_way == 0).await;
         };
-        if timeout(ERRAND, answered).await.is_err() {
+        if timeout(FORWARD_TIMEOUT, answered).await.is_err() {
             tracing::warn!("a request to the admin API has no response at the end of this process");
         }
     }
@@ -319,14 +319,14 @@ pub(super) async fn ask(
     patience: Duration,
 ) -> AdminResponse {
     let (reply, response) = oneshot::channel();
-    let errand = ForwardedRequest {
+    let forwarded = ForwardedRequest {
         method: method.to_owned(),
         target: target.to_owned(),
         body: Bytes::copy_from_slice(body),
         reply,
     };
     let ask = async {
-        successor.send(errand).await.ok()?;
+        successor.send(forwarded).await.ok()?;
         response.await.ok()
     };
     let answered = timeout(patience, ask).await.ok().flatten();
@@ -361,18 +361,21 @@ mod tests {
         assert!(futures_util::poll!(&mut waiting).is_pending());
         forwarding.open();
         assert!(matches!(waiting.await, Owner::This(_)));
-        let (successor, mut errands) = mpsc::channel(1);
+        let (successor, mut forwarded_requests) = mpsc::channel(1);
         forwarding.hand_over(successor);
         let Owner::Successor(successor) = forwarding.turn().await else { panic!("it is theirs") };
         let answering = tokio::spawn(async move {
-            let errand = errands.recv().await.unwrap();
-            errand.reply.send((200, errand.body)).unwrap();
-            drop(errands);
+            let forwarded = forwarded_requests.recv().await.unwrap();
+            forwarded.reply.send((200, forwarded.body)).unwrap();
+            drop(forwarded_requests);
         });
-        let response = ask(&successor, "POST", "/admin/x", b"{}", ERRAND).await;
+        let response = ask(&successor, "POST", "/admin/x", b"{}", FORWARD_TIMEOUT).await;
         assert_eq!((response.status, &response.body[..]), (StatusCode::OK, &b"{}"[..]));
         answering.await.unwrap();
-        assert_eq!(ask(&successor, "GET", "/", b"", ERRAND).await.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            ask(&successor, "GET", "/", b"", FORWARD_TIMEOUT).await.status,
+            StatusCode::SERVICE_UNAVAILABLE
+        );
     }
 
     #[tokio::test]

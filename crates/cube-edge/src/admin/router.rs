@@ -155,8 +155,14 @@ impl AdminApi {
                 }
                 Owner::Successor(successor) => {
                     let target = uri.path_and_query().map_or(path, |target| target.as_str());
-                    return forwarding::ask(&successor, method.as_str(), target, body, forwarding::ERRAND)
-                        .await;
+                    return forwarding::ask(
+                        &successor,
+                        method.as_str(),
+                        target,
+                        body,
+                        forwarding::FORWARD_TIMEOUT,
+                    )
+                    .await;
                 }
             }
         }

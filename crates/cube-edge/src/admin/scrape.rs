@@ -25,14 +25,14 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const TURN: Duration = Duration::from_secs(1);
 /// How long a successor that has taken over may take to respond. Together with its own wait for a
 /// further one it is well below the 10 s that Prometheus waits.
-const ERRAND: Duration = Duration::from_secs(3);
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Answers, here or by the successor of this process.
 pub(super) async fn scrape(state: &ProxyState, readiness: &Readiness) -> AdminResponse {
     match timeout(TURN, state.forwarding.turn()).await {
         Ok(Owner::This(_)) | Err(_) => here(state, readiness),
         Ok(Owner::Successor(successor)) => {
-            let response = forwarding::ask(&successor, "GET", PATH, b"", ERRAND).await;
+            let response = forwarding::ask(&successor, "GET", PATH, b"", FORWARD_TIMEOUT).await;
             match response.status {
                 StatusCode::OK => AdminResponse { kind: TEXT, ..response },
                 // A successor of an earlier version has no such route: this process responds for itself alone.

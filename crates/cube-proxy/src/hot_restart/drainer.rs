@@ -51,11 +51,11 @@ pub(crate) struct Drainer {
 
 impl Drainer {
     /// Links, and links again, until [`Drainer::finish`]. `since` is when this process began to say
-    /// what it knows (milliseconds of the steady clock); `errands` come from its admin API.
+    /// what it knows (milliseconds of the steady clock); `forwarded_requests` come from its admin API.
     pub(super) fn start(
         run_dir: PathBuf,
         gateway: Arc<Gateway>,
-        errands: mpsc::Receiver<ForwardedRequest>,
+        forwarded_requests: mpsc::Receiver<ForwardedRequest>,
         since: u64,
     ) -> Self {
         let stop = Arc::new(watch::Sender::new(DrainEnd::No));
@@ -63,7 +63,7 @@ impl Drainer {
         let linked = Linked {
             gateway,
             stop: stop.clone(),
-            errands,
+            forwarded_requests,
             asked: HashMap::new(),
             last: 0,
             reported: since,
@@ -93,7 +93,7 @@ impl Drainer {
 struct Linked {
     gateway: Arc<Gateway>,
     stop: Arc<watch::Sender<DrainEnd>>,
-    errands: mpsc::Receiver<ForwardedRequest>,
+    forwarded_requests: mpsc::Receiver<ForwardedRequest>,
     /// Requests that the main process has not answered. They are asked again over a new link: the
     /// one that it came over ends with a further hand-over.
     asked: HashMap<u64, ForwardedRequest>,
@@ -141,9 +141,9 @@ impl Linked {
         let sender = channel.sender();
         let mut ticks = interval(REPORT);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        self.asked.retain(|_, errand| !errand.reply.is_closed());
-        for (number, errand) in &self.asked {
-            sender.send(&question(*number, errand)).await?;
+        self.asked.retain(|_, forwarded| !forwarded.reply.is_closed());
+        for (number, forwarded) in &self.asked {
+            sender.send(&question(*number, forwarded)).await?;
         }
         loop {
             tokio::select! {
@@ -152,11 +152,11 @@ impl Linked {
                     self.report(&sender).await?;
                     return Ok(true);
                 }
-                Some(errand) = self.errands.recv() => {
+                Some(forwarded) = self.forwarded_requests.recv() => {
                     self.last += 1;
-                    self.asked.retain(|_, errand| !errand.reply.is_closed());
-                    let question = question(self.last, &errand);
-                    self.asked.insert(self.last, errand);
+                    self.asked.retain(|_, forwarded| !forwarded.reply.is_closed());
+                    let question = question(self.last, &forwarded);
+                    self.asked.insert(self.last, forwarded);
                     sender.send(&question).await?;
                 }
                 message = channel.receive() => match message? {
@@ -168,9 +168,9 @@ impl Linked {
                         }
                     }
                     Some(Message::Done { number, status, body }) => {
-                        if let Some(errand) = self.asked.remove(&number) {
+                        if let Some(forwarded) = self.asked.remove(&number) {
                             // Its client may have left.
-                            let _ = errand.reply.send((status, body.into()));
+                            let _ = forwarded.reply.send((status, body.into()));
                         }
                     }
                     Some(Message::Reopen) => self.gateway.reopen_log(),
@@ -215,9 +215,9 @@ impl Linked {
 }
 
 /// A request of the admin API, for the main process.
-fn question(number: u64, errand: &ForwardedRequest) -> Message {
-    let body = String::from_utf8_lossy(&errand.body).into_owned();
-    Message::Errand { number, method: errand.method.clone(), target: errand.target.clone(), body }
+fn question(number: u64, forwarded: &ForwardedRequest) -> Message {
+    let body = String::from_utf8_lossy(&forwarded.body).into_owned();
+    Message::Forwarded { number, method: forwarded.method.clone(), target: forwarded.target.clone(), body }
 }
 
 /// Sends stamps in messages of a bounded size.

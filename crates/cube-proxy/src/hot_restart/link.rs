@@ -113,7 +113,7 @@ async fn hear(
                     let _ = heard.send(());
                 }
             }
-            Message::Errand { number, method, target, body } => {
+            Message::Forwarded { number, method, target, body } => {
                 let (admin, sender) = (admin.clone(), channel.sender());
                 let own_end = AdminApi::own_end(process.pid(), &method, &target);
                 let end = own_end.is_some().then(|| process.end());

@@ -115,7 +115,8 @@ enum Message {
     /// The service is being stopped, or is to end now.
     Stop { now: bool },
     /// A request that came to the drainer's admin API.
-    Errand { number: u64, method: String, target: String, body: String },
+    #[serde(rename = "errand")]
+    Forwarded { number: u64, method: String, target: String, body: String },
     /// Its response.
     Done { number: u64, status: u16, body: String },
 
@@ -149,7 +150,7 @@ impl fmt::Debug for Message {
             Self::Heard { .. } => "Heard",
             Self::Reopen => "Reopen",
             Self::Stop { .. } => "Stop",
-            Self::Errand { .. } => "ForwardedRequest",
+            Self::Forwarded { .. } => "Forwarded",
             Self::Done { .. } => "Done",
             Self::Unknown => "Unknown",
         })

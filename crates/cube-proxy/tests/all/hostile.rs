@@ -82,7 +82,7 @@ async fn a_head_is_refused_while_it_comes_in() {
 }
 
 #[tokio::test]
-async fn more_fields_than_the_engine_takes_are_a_431_too() {
+async fn more_headers_than_pingora_takes_are_a_431_too() {
     let env = cube().await;
     let mut client = env.client().await;
     client.send(format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(300))).await;

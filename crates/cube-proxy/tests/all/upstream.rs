@@ -175,7 +175,7 @@ async fn bytes_after_a_complete_response_reach_nobody() {
 /// Pingora reads a head into 256 places and has no setting for it (docs/architecture.md, "What is
 /// not there"): what it takes passes whole, what it does not is a 502 that says so in the log.
 #[tokio::test]
-async fn a_response_has_as_many_headers_as_the_engine_reads() {
+async fn a_response_has_as_many_headers_as_pingora_reads() {
     let env = cube().await;
     for (count, passes) in [(101, true), (256, true), (257, false)] {
         let headers: String = (1..count).map(|n| format!("X-{n}: {n}\r\n")).collect();

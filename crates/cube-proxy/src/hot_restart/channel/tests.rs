@@ -70,6 +70,8 @@ fn what_an_older_or_a_newer_version_says_is_understood_as_far_as_it_goes() {
     assert!(matches!(known, Message::Known { listings, drainers: 2, ledger: None } if listings.listed == 7));
     assert!(matches!(read(r#"{"say":"something new","x":[1]}"#), Message::Unknown));
     assert!(matches!(read(r#"{"say":"settled","why":"new"}"#), Message::Settled));
+    let forwarded = r#"{"say":"errand","number":1,"method":"GET","target":"/x","body":""}"#;
+    assert_eq!(serde_json::to_string(&read(forwarded)).unwrap(), forwarded);
 }
 
 #[test]

@@ -27,7 +27,7 @@ const ENDS: Duration = Duration::from_secs(2);
 /// asked to stop.
 const UNDECIDED: Duration = Duration::from_secs(1);
 /// Requests of the admin API on their way to the successor.
-const ERRANDS: usize = 64;
+const FORWARDED_REQUESTS: usize = 64;
 
 impl Incumbent {
     /// Somebody asks for an upgrade.
@@ -251,9 +251,9 @@ impl Incumbent {
         *self.successor.lock() = Pid::from_raw(pid);
         self.gateway.processes().drain_since(self.gateway.lifecycle().steady_ms());
         self.gateway.drain().hand_over();
-        let (errands, taken) = mpsc::channel(ERRANDS);
+        let (forwarded_requests, taken) = mpsc::channel(FORWARDED_REQUESTS);
         let forwarding = self.gateway.admin_forwarding();
-        forwarding.hand_over(errands);
+        forwarding.hand_over(forwarded_requests);
         // Those that drain already link to the successor by themselves.
         forwarding.dismiss();
         let run_dir = self.settings.run_dir.clone();
