@@ -162,6 +162,24 @@ async fn interim_responses_without_end_end_with_their_client() {
     assert!(grown < 64 << 20, "grown by {} KiB", grown / 1024);
 }
 
+/// What lies behind a response is nobody's, however much it is.
+#[tokio::test]
+async fn a_hundred_responses_behind_the_first_reach_nobody() {
+    let env = cube().await;
+    let poison = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n".to_owned() + &"poison....".repeat(100);
+    for first in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 204 No\r\n\r\n",
+    ] {
+        let fence = Fence::answering(env, format!("{first}{}", poison.repeat(100)).as_bytes()).await;
+        let mut client = fence.told("GET /attack HTTP/1.1\r\nHost: {host}\r\n\r\n").await;
+        let response = client.response("GET").await;
+        assert!(response.clean && response.body.len() <= 2, "{first}");
+        fence.others_are_served(first).await;
+    }
+}
+
 /// Bytes that come while a connection waits for its next request belong to no response
 /// (RFC 9112, 6.3 and 9.2).
 #[tokio::test]

@@ -4,7 +4,10 @@ use cube_testkit::{Exchange, Origin};
 
 use crate::support::{cube, tls};
 
-const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
+/// A body that would be a request for the same sandbox.
+fn smuggled(host: &str) -> String {
+    format!("GET /smuggled HTTP/1.1\r\nHost: {host}\r\n\r\n")
+}
 
 /// An application that responds to `/early` before it has read the body, and keeps its connection as if it
 /// had: what comes then is told as a request.
@@ -38,10 +41,11 @@ async fn others(origin: &Origin, host: &str, case: &str) {
 #[tokio::test]
 async fn a_body_that_is_not_waited_for_is_no_request() {
     let env = cube().await;
-    let length = format!("Content-Length: {}", SMUGGLED.len());
     for status in [200, 413, 417, 500] {
         let origin = early(status).await;
         let host = env.sandbox(&origin).await.host();
+        let body = smuggled(&host);
+        let length = format!("Content-Length: {}", body.len());
         for expects in ["", "Expect: 100-continue\r\n"] {
             for framing in [length.as_str(), "Transfer-Encoding: chunked"] {
                 let case = format!("{status}, {expects:?}, {framing}");
@@ -50,7 +54,7 @@ async fn a_body_that_is_not_waited_for_is_no_request() {
                     .send(format!("POST /early HTTP/1.1\r\nHost: {host}\r\n{expects}{framing}\r\n\r\n"))
                     .await;
                 client.response("POST").await.passed(status);
-                client.send(SMUGGLED).await;
+                client.send(&body).await;
                 client.send(format!("GET /other/next HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
                 // The connection ends, with or without a refusal, or the next request is the next one.
                 if let Ok(Some(head)) = client.try_head().await {
@@ -70,13 +74,14 @@ async fn a_body_that_is_not_waited_for_is_no_request_over_http_2() {
     let tls = tls().await;
     let origin = early(413).await;
     let host = tls.env.sandbox(&origin).await.host();
+    let smuggled = smuggled(&host);
     for _ in 0..5 {
         let client = tls.h2().await;
         let mut upload = client.open("POST", &host, "/early", &[]).await;
-        let _ = upload.data(SMUGGLED, false).await;
+        let _ = upload.data(smuggled.clone(), false).await;
         let (mut body, response) = upload.split().await;
         assert_eq!(response.head.status, 413);
-        let _ = body.data(SMUGGLED, true).await;
+        let _ = body.data(smuggled.clone(), true).await;
         for n in 0..3 {
             let target = format!("/other/{n}");
             let response = client.get(&host, &target, &[]).await;
