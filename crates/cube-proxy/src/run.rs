@@ -20,6 +20,7 @@ pub fn run(file: &Path, upgrade: bool) -> Result<(), StartError> {
     let environment = Environment::process();
     let loaded = config::load(file, &environment)?;
     let mut config = loaded.config;
+    allow_core_dumps(config.server.core_dumps);
     logging::init(config.log);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -59,4 +60,15 @@ pub fn raise_file_limit() {
 pub fn spare_huge_pages() {
     // A kernel without huge pages has none to disable.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
+}
+
+/// Says whether the memory of this process may be written to a core dump, and read by other processes of its
+/// user (`ptrace`, most of `/proc/<pid>`): it holds tokens, keys of certificates and the bytes of requests. Root
+/// may read it in any case (operations.md, "Secrets in memory").
+pub fn allow_core_dumps(allowed: bool) {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    let behavior = if allowed { DumpableBehavior::Dumpable } else { DumpableBehavior::NotDumpable };
+    if let Err(error) = set_dumpable_behavior(behavior) {
+        tracing::warn!(%error, "core dumps stay as they were");
+    }
 }

@@ -96,6 +96,8 @@ impl Command {
 /// Runs the command of this process's command line.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Before anything secret is read.
+    run::allow_core_dumps(false);
     if let Some(code) = crate::hot_restart::launcher::main() {
         return code;
     }

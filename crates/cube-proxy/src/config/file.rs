@@ -201,4 +201,5 @@ choice!(LogLevel { Error = "error", Warn = "warn", Info = "info", Debug = "debug
 section!(Server {
     threads: Option<u32> = None,
     run_dir: Option<String> = None,
+    core_dumps: bool = false,
 });

@@ -142,6 +142,7 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
             "log.format" Restart c => c.log.format;
             "server.threads" Restart c => c.server.threads;
             "server.run_dir" Restart c => &c.server.run_dir;
+            "server.core_dumps" Restart c => c.server.core_dumps;
         },
     ];
     sections.into_iter().flatten().collect()
@@ -234,7 +235,7 @@ mod tests {
         response_cache: {enabled: true}
         access_log: {path: /dev/null, format: json}
         log: {level: debug, format: json}
-        server: {threads: 7, run_dir: /run/x}
+        server: {threads: 7, run_dir: /run/x, core_dumps: true}
         limits: {headers: 7}
     ";
 

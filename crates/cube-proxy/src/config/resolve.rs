@@ -508,5 +508,5 @@ fn log(file: file::Log) -> Log {
 fn server(c: &mut Check, file: &file::Server, machine: &Machine) -> Server {
     let threads = file.threads.map_or(machine.cpus, |number| count(c.at_least_one("server.threads", number)));
     c.require("server.threads", threads <= 1024, "must be at most 1024");
-    Server { threads, run_dir: file.run_dir.as_ref().map(|path| c.path(path)) }
+    Server { threads, run_dir: file.run_dir.as_ref().map(|path| c.path(path)), core_dumps: file.core_dumps }
 }

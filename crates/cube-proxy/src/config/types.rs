@@ -290,4 +290,6 @@ pub struct Server {
     pub threads: usize,
     /// For the pid file and the upgrade socket; `None`: see [`crate::run_dir`].
     pub run_dir: Option<PathBuf>,
+    /// Whether the process may leave a core dump, and its user's other processes may look into it.
+    pub core_dumps: bool,
 }

@@ -19,6 +19,7 @@ mod breaker;
 mod certificates;
 mod coherence;
 mod control_plane;
+mod core_dumps;
 mod cors;
 mod dashboards;
 mod demo;
