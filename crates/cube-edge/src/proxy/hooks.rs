@@ -28,6 +28,7 @@ use crate::proxy::cache_filters;
 use crate::proxy::context::{Attempts, BodyBytes, Context, Destination, Gauges, LoggedHead};
 use crate::proxy::fail_to_proxy;
 use crate::proxy::logging;
+use crate::proxy::request_body_filter;
 use crate::proxy::request_filter;
 use crate::proxy::request_id;
 use crate::proxy::response_filter;
@@ -175,23 +176,7 @@ impl ProxyHttp for SandboxProxy {
         end_of_stream: bool,
         ctx: &mut Box<Context>,
     ) -> Result<()> {
-        if end_of_stream && let Some(body_end) = &ctx.body_end {
-            body_end.hand();
-        }
-        let counted = response_filter::count_request_body(
-            &self.0,
-            body.as_ref().map_or(0, Bytes::len),
-            end_of_stream,
-            ctx,
-        );
-        // An empty last piece would make Pingora end a chunked body twice, and the second end
-        // would be read as the beginning of whatever request uses that connection next: responses
-        // would reach the wrong caller (cloudflare/pingora #935). This stays the last act of this
-        // hook, on every path.
-        if end_of_stream && body.as_ref().is_some_and(Bytes::is_empty) {
-            *body = None;
-        }
-        counted
+        request_body_filter::filter_request_body(&self.0, body, end_of_stream, ctx)
     }
 
     /// header_filter

@@ -17,6 +17,7 @@ mod preview_headers;
 mod preview_redirect;
 mod redirect;
 mod rejection;
+mod request_body_filter;
 pub(crate) mod request_filter;
 pub(crate) mod request_id;
 pub(crate) mod response_filter;
