@@ -8,6 +8,7 @@
 
 mod body;
 mod client;
+mod growing;
 mod h2_relay;
 mod head;
 mod out;

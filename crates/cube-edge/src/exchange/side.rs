@@ -12,6 +12,7 @@ use pingora::{Error, ErrorType, Result};
 use tokio::time::{Instant, Sleep};
 
 use super::body::Body;
+use super::growing::Growing;
 use super::head::Response;
 use super::out::Out;
 use super::upstream::Upstream;
@@ -48,6 +49,8 @@ pub(super) struct Side<'a> {
     pub(super) up: &'a mut Upstream,
     method: Method,
     response: Incoming,
+    /// A head that is not whole yet.
+    growing: Growing,
     /// Why the upstream takes no more of the request.
     refused: Option<Box<Error>>,
     refuses: bool,
@@ -65,6 +68,7 @@ impl<'a> Side<'a> {
             up,
             method,
             response: Incoming::Head,
+            growing: Growing::default(),
             refused: None,
             refuses: false,
             keep_alive: false,
@@ -110,9 +114,13 @@ impl<'a> Side<'a> {
         match &mut self.response {
             Incoming::Head if self.up.ahead.bytes.is_empty() => Ok(None),
             Incoming::Head => {
+                if !self.growing.is_worth_reading(&self.up.ahead.bytes) {
+                    return Ok(None);
+                }
                 let read = Response::read(&mut self.up.ahead.bytes, &self.method)
                     .map_err(|error| error.into_up())?;
                 let Some(mut response) = read else { return Ok(None) };
+                self.growing = Growing::default();
                 if let Some(body) = response.body.take() {
                     self.keep_alive = response.keep_alive && !matches!(body, Body::Close);
                     self.response = if body.is_over() { Incoming::Over } else { Incoming::Body(body) };
