@@ -167,6 +167,7 @@ fn log_line(c: &mut Criterion) {
             retcode: Retcode::Passed(200),
             port: Port::new(8080),
             reason: Reason::Ok,
+            trace: None,
         },
         upstreams: &upstreams,
     };

@@ -25,6 +25,9 @@ pub enum EdgeError {
     /// The lifecycle cannot be made.
     #[error(transparent)]
     Lifecycle(#[from] cube_lifecycle::LifecycleError),
+    /// Traces cannot be exported.
+    #[error(transparent)]
+    Traces(#[from] cube_otlp::OtlpError),
     /// The breaker cannot be made.
     #[error(transparent)]
     Breaker(#[from] cube_breaker::BreakerError),

@@ -35,6 +35,9 @@ use crate::proxy::state::ProxyState;
 use crate::response_cache::{self, ResponseCache};
 use crate::settings::Settings;
 
+/// How long the end of a process waits for the collector of traces.
+const LAST_EXPORT: Duration = Duration::from_millis(900);
+
 /// What a gateway is made of.
 pub struct GatewayParts {
     /// Where records come from.
@@ -51,6 +54,8 @@ pub struct GatewayParts {
     pub response_cache: Option<response_cache::Settings>,
     /// `access_log`; `None`: none is written.
     pub access_log: Option<access_log::Settings>,
+    /// `tracing.otlp`; `None`: no request is traced.
+    pub traces: Option<cube_otlp::Settings>,
     /// `upstream.pool_size`.
     pub pool_size: usize,
     /// `upstream.exchange: own`: plain requests are not left to Pingora.
@@ -89,6 +94,13 @@ impl Gateway {
         let _ = hooks.resolver.set(resolver.clone());
         let breaker = Breaker::new(parts.store.clone(), parts.breaker, registry)?;
         let access_log = parts.access_log.map(|settings| AccessLog::open(&settings, &metrics)).transpose()?;
+        let traces = parts
+            .traces
+            .map(|settings| {
+                let metrics = cube_otlp::Metrics::new(registry)?;
+                Ok::<_, EdgeError>(cube_otlp::Exporter::start(&settings, metrics)?)
+            })
+            .transpose()?;
         let drain = Arc::new(Drain::default());
         let descriptors = Descriptors::of_this_process();
         let connections = parts.settings.connections();
@@ -110,6 +122,7 @@ impl Gateway {
             processes,
             metrics: metrics.clone(),
             access_log,
+            traces,
             rate: RateLimit::default(),
             admin_token: ArcSwapOption::empty(),
         });
@@ -276,12 +289,21 @@ impl Gateway {
         }
     }
 
-    /// Writes what is left of the access log; what comes later is lost. Waits at most a second.
-    pub fn close_log(&self) {
+    /// Writes what is left of the access log and exports what is left of traces; what comes later is lost. Waits
+    /// at most a second.
+    pub fn close_logs(&self) {
+        let began = Instant::now();
+        if let Some(traces) = &self.state.traces {
+            traces.close(LAST_EXPORT);
+        }
         if let Some(log) = &self.state.access_log
             && !log.close(Duration::from_secs(1))
         {
             tracing::warn!("the access log was not written to its end");
+        }
+        if let Some(traces) = &self.state.traces {
+            // It ends by itself within its time.
+            traces.closed(Duration::from_secs(1).saturating_sub(began.elapsed()));
         }
     }
 }

@@ -20,6 +20,7 @@ mod response_cache;
 mod retcode;
 mod settings;
 mod tls_trust;
+mod trace;
 
 pub use access_log::{
     AccessLog, Format as LogFormat, LineValues, LogEntry, Settings as AccessLogSettings, Texts, UpstreamTry,

@@ -50,6 +50,8 @@ pub struct Settings {
     pub upstream: UpstreamSettings,
     /// `limits`.
     pub limits: Limits,
+    /// `tracing.otlp.sample_ratio`.
+    pub trace_ratio: f64,
 }
 
 /// `routing.control_plane`: where requests to `hosts` go that name no sandbox.

@@ -52,6 +52,18 @@ impl TlsTrust {
         self.0.clone()
     }
 
+    /// For a client that verifies by itself. Of the system's authorities those that can be read.
+    #[must_use]
+    pub fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        match self.raw() {
+            // Each of them was added to a store before.
+            Some(all) => roots.add_parsable_certificates(all.map(|der| CertificateDer::from_slice(der))),
+            None => roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
+        };
+        roots
+    }
+
     fn raw(&self) -> Option<impl Iterator<Item = &Vec<u8>>> {
         self.0.as_ref().map(|all| all.iter().map(WrappedX509::borrow_raw_cert))
     }

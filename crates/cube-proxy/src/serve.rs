@@ -258,7 +258,7 @@ impl Serving {
         if let Some(incumbent) = &incumbent {
             incumbent.answered().await;
         }
-        gateway.close_log();
+        gateway.close_logs();
         drop(pid_file);
         tracing::info!("ended");
     }
@@ -287,8 +287,8 @@ fn open(
         Some(store) => store,
         None => config.open_store(&registry)?,
     };
-    let access_log = edge_settings::access_log(config);
-    let gateway = Arc::new(assemble(config, store.clone(), access_log, &registry)?);
+    let told = Told { access_log: edge_settings::access_log(config), traces: edge_settings::traces(config) };
+    let gateway = Arc::new(assemble(config, store.clone(), told, &registry)?);
     let readiness = Arc::new(Readiness::new(store.clone(), gateway.drain().clone()));
     let mut handles = Vec::new();
     let certificates = certificates(config, &gateway)?;
@@ -327,11 +327,18 @@ async fn ping(manager: NotifySocket, every: Duration) {
     }
 }
 
+/// What a proxy tells of its requests, and where; by default nothing.
+#[derive(Default)]
+pub(crate) struct Told {
+    access_log: Option<AccessLogSettings>,
+    traces: Option<cube_otlp::Settings>,
+}
+
 /// The proxy that the configuration describes, not yet serving.
 pub(crate) fn assemble(
     config: &Config,
     store: Arc<dyn MetadataStore>,
-    access_log: Option<AccessLogSettings>,
+    told: Told,
     registry: &Registry,
 ) -> Result<Gateway, StartError> {
     let parts = GatewayParts {
@@ -341,7 +348,8 @@ pub(crate) fn assemble(
         lifecycle: config.lifecycle(),
         breaker: config.breaker.clone(),
         response_cache: config.response_cache.enabled.then_some(config.response_cache),
-        access_log,
+        access_log: told.access_log,
+        traces: told.traces,
         pool_size: config.upstream.pool_size,
         own_exchange: config.upstream.exchange == ExchangeChoice::Own,
         threads: config.server.threads,

@@ -19,7 +19,7 @@ use crate::freshness::{EntryFreshness, FreshnessBounds, ServeDecision, StoreView
 use crate::metrics::{LookupOutcome, Metrics};
 use crate::route_entry::{Inspection, Lookup};
 use crate::single_flight::{JoinedRead, ReadDemand, ReadsInFlight, wait_for_result};
-use crate::{ResolverError, Revocation, Settings};
+use crate::{ResolverError, Revocation, RouteEntry, Settings};
 
 /// Background reads at a time.
 pub(crate) const MAX_BACKGROUND_READS: usize = 64;
@@ -235,6 +235,13 @@ impl Resolver {
             must_be_read: entry.freshness.decide(view, || self.bounds()) == ServeDecision::Read,
             entry,
         })
+    }
+
+    /// Whether `entry`, which was just served, is past its time: the store cannot answer.
+    #[must_use]
+    pub fn is_stale(&self, entry: &RouteEntry) -> bool {
+        let decision = entry.freshness.decide(self.view(), || self.bounds());
+        matches!(decision, ServeDecision::Stale | ServeDecision::Read) && !entry.freshness.is_invalidated()
     }
 
     /// Sandboxes in the cache.

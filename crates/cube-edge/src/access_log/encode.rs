@@ -5,6 +5,8 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use cube_otlp::TraceId;
+
 /// A value that knows how it looks in a line.
 pub(super) trait Put {
     fn put(&self, out: &mut Vec<u8>);
@@ -31,6 +33,13 @@ impl Put for u32 {
 impl Put for u16 {
     fn put(&self, out: &mut Vec<u8>) {
         u64::from(*self).put(out);
+    }
+}
+
+impl Put for TraceId {
+    fn put(&self, out: &mut Vec<u8>) {
+        // Writing to memory does not fail; few requests are traced.
+        let _ = write!(out, "{self}");
     }
 }
 

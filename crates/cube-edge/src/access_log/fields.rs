@@ -5,7 +5,7 @@
 //! of our own [`LineValues`] carries it. The kinds are the methods of [`LineWriter`], and say what a value is:
 //!
 //! - `text`: a text of the request, of the field's own name in [`Texts`], copied into the queue's buffer;
-//! - `text`, `plain` or `number`, `from |line| ...`: made of [`LineParts`] by the thread that writes.
+//! - `text`, `plain`, `number` or `named`, `from |line| ...`: made of [`LineParts`] by the thread that writes.
 
 use cube_route::Port;
 
@@ -39,6 +39,8 @@ pub(super) trait LineWriter {
     fn plain(&mut self, name: &str, value: Option<impl Put>);
     /// A number; `None`: absent.
     fn number(&mut self, name: &str, value: Option<impl Put>);
+    /// As `plain`, but left out where a line has the old gateway's form: programs count its fields.
+    fn named(&mut self, name: &str, value: Option<impl Put>);
 }
 
 /// Makes of the list: [`Texts`], how they are packed and unpacked, and [`write`]. The first rules go
@@ -136,6 +138,7 @@ fields! {
     sandbox_id: text;
     container_port: number from |line| line.values.port.map(Port::get);
     reason: plain from |line| Some(line.values.reason.as_str());
+    trace_id: named from |line| line.values.trace;
 }
 
 /// The values of several attempts; none where no attempt has one.

@@ -93,6 +93,8 @@ impl LineWriter for Cube<'_> {
     fn number(&mut self, name: &str, value: Option<impl Put>) {
         self.plain(name, value);
     }
+
+    fn named(&mut self, _: &str, _: Option<impl Put>) {}
 }
 
 /// Control bytes, bytes from 0x7F up, the separator, backslash and quote.
@@ -162,6 +164,10 @@ impl LineWriter for Json<'_> {
             }
             None => self.out.extend_from_slice(b"null"),
         }
+    }
+
+    fn named(&mut self, name: &str, value: Option<impl Put>) {
+        self.plain(name, value);
     }
 
     fn number(&mut self, name: &str, value: Option<impl Put>) {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::UNIX_EPOCH;
 
+use cube_otlp::TraceId;
 use cube_route::{Port, SandboxId};
 use prometheus::Registry;
 use proptest::prelude::*;
@@ -31,6 +32,7 @@ fn entry<'a>() -> LogEntry<'a> {
             retcode: Retcode::BadRequest,
             port: None,
             reason: Reason::BadTarget,
+            trace: None,
         },
         upstreams: &[],
     }
@@ -85,6 +87,7 @@ fn full<'a>(id: &'a SandboxId, upstreams: &'a [UpstreamTry]) -> LogEntry<'a> {
             retcode: Retcode::Passed(201),
             port: Port::new(8080),
             reason: Reason::Ok,
+            trace: TraceId::new(0xab),
             ..entry().values
         },
         upstreams,
@@ -198,7 +201,8 @@ fn json_has_the_same_names_and_values() {
             "retcode",
             "sandbox_id",
             "container_port",
-            "reason"
+            "reason",
+            "trace_id"
         ]
     );
     assert_eq!(got["status"], 201);
@@ -208,8 +212,10 @@ fn json_has_the_same_names_and_values() {
     assert_eq!(got["upstream_addr"], "[2001:db8::1]:80");
     assert_eq!(got["user_agent"], "a\"\n\u{fffd}||");
     assert_eq!(got["args"], "x=1&token=***");
+    assert_eq!(got["trace_id"], "000000000000000000000000000000ab");
     let bare: Value = serde_json::from_str(&line(Format::Json, &entry())).unwrap();
     assert!(bare["host"].is_null() && bare["status"].is_null() && bare["upstream_addr"].is_null());
+    assert!(bare["trace_id"].is_null());
 }
 
 #[test]
@@ -236,7 +242,7 @@ proptest! {
         prop_assert_eq!(plain.matches('|').count(), 2 * (FIELDS - 1));
         let json = line(Format::Json, &entry);
         prop_assert!(!json.strip_suffix('\n').unwrap().contains(char::is_control));
-        prop_assert_eq!(serde_json::from_str::<Value>(&json).unwrap().as_object().unwrap().len(), FIELDS);
+        prop_assert_eq!(serde_json::from_str::<Value>(&json).unwrap().as_object().unwrap().len(), FIELDS + 1);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
+use cube_otlp::TraceId;
 use cube_route::Port;
 
 use crate::error_response::Reason;
@@ -31,6 +32,8 @@ pub struct LineValues {
     pub port: Option<Port>,
     /// Why the request ended as it did.
     pub reason: Reason,
+    /// The trace that it belongs to, where it is traced.
+    pub trace: Option<TraceId>,
 }
 
 /// One attempt at an upstream.

@@ -46,6 +46,7 @@ fn settings() -> crate::Settings {
         proxy_protocol: Vec::new(),
         rules: cube_route::Rules::new(&[], false).unwrap(),
         trusted_proxies: Vec::new(),
+        trace_ratio: 0.0,
         forward_credentials: false,
         envd_control_from: Some(Vec::new()),
         control_plane: Some(crate::ControlPlaneSettings {
@@ -80,6 +81,7 @@ fn parts() -> Parts {
     let store: Arc<dyn MetadataStore> = FileStore::from_yaml(RECORD).unwrap();
     let resume = cube_lifecycle::ResumeSettings::new("http://127.0.0.1:1");
     let parts = crate::GatewayParts {
+        traces: None,
         store: store.clone(),
         settings: settings(),
         resolver: cube_resolver::Settings::default(),

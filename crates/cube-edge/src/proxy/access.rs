@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cube_breaker::{BreakerVerdict, DialPermit};
-use cube_lifecycle::{GateVerdict, HoldOutcome};
+use cube_lifecycle::{GateRefusal, GateVerdict, HoldOutcome};
 use cube_metadata::StoreError;
-use cube_resolver::{Lookup, Route, RouteEntry};
+use cube_resolver::{Lookup, Resolver, Route, RouteEntry};
 use cube_route::SandboxTarget;
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
@@ -26,6 +26,7 @@ use crate::proxy::preview_redirect::sends_to_log_in;
 use crate::proxy::rejection::Rejection;
 use crate::proxy::state::{ProxyState, header_text};
 use crate::settings::Settings;
+use crate::trace::{RequestTrace, Resolve, WaitKind};
 
 /// How often a client whose request is held is looked for when it has bytes waiting.
 const LOOK: Duration = Duration::from_millis(200);
@@ -83,6 +84,7 @@ async fn check_access_from(
             downstream: &downstream,
             active: &mut ctx.active,
             started: ctx.started,
+            trace: ctx.trace.as_deref_mut(),
             afresh,
             from_memory: false,
             // A preflight wakes nothing and holds nothing; and a state that keeps changing must not hold a
@@ -106,7 +108,14 @@ async fn check_access_from(
                 let mut unavailable = false;
                 if masks && is_hidden(error) && !confirmed {
                     confirmed = true;
-                    match confirm_refusal(state, &target, from_memory).await {
+                    let begun = Instant::now();
+                    let read = confirm_refusal(state, &target, from_memory).await;
+                    if let Some(trace) = &mut ctx.trace
+                        && !matches!(read, Ok(false))
+                    {
+                        trace.waited(WaitKind::Lookup, begun, read.is_err());
+                    }
+                    match read {
                         Ok(true) => continue,
                         Ok(false) => {}
                         Err(_) => unavailable = true,
@@ -162,9 +171,13 @@ async fn hold(
     let begun = Instant::now();
     let held = tokio::select! {
         held = state.lifecycle.hold(&target.id, &id, !ctx.resumed) => held,
-        () = client_left(session, downstream) => return Err(Rejection::of_a_client_that_left(ctx)),
+        () = client_left(session, downstream) => {
+            trace_hold(ctx, begun, None);
+            return Err(Rejection::of_a_client_that_left(ctx));
+        }
     };
     ctx.held += begun.elapsed();
+    trace_hold(ctx, begun, Some(held));
     match held {
         HoldOutcome::Changed => {}
         HoldOutcome::Resumed => {
@@ -176,6 +189,19 @@ async fn hold(
     Ok(())
 }
 
+/// Notes for the spans of a request that it was held; `outcome`: none where its client left.
+fn trace_hold(ctx: &mut Context, begun: Instant, outcome: Option<HoldOutcome>) {
+    use HoldOutcome::{Changed, Refuse, Resumed};
+    let Some(trace) = &mut ctx.trace else { return };
+    let (kind, failed) = match outcome {
+        Some(Resumed) => (WaitKind::Resume, false),
+        Some(Refuse(GateRefusal::ResumeFailed | GateRefusal::ResumeQuota)) => (WaitKind::Resume, true),
+        Some(Changed) => (WaitKind::Hold, false),
+        Some(Refuse(_)) | None => (WaitKind::Hold, true),
+    };
+    trace.waited(kind, begun, failed);
+}
+
 /// The steps as a request takes them.
 struct LiveSurroundings<'a> {
     state: &'a ProxyState,
@@ -184,6 +210,7 @@ struct LiveSurroundings<'a> {
     downstream: &'a Downstream,
     active: &'a mut Option<ActiveRequest>,
     started: Instant,
+    trace: Option<&'a mut RequestTrace>,
     /// The record is read anew, whatever is cached.
     afresh: bool,
     /// The record was in memory.
@@ -196,6 +223,7 @@ impl Surroundings for LiveSurroundings<'_> {
 
     async fn record(&mut self, _: &mut impl Recorder) -> Result<Arc<RouteEntry>, ProxyError> {
         let (resolver, id) = (&self.state.resolver, &self.target.id);
+        let begun = self.trace.is_some().then(Instant::now);
         let looked_up = if self.afresh {
             resolver.lookup_fresh(id).await
         } else if let Some(cached) = resolver.cached(id.as_str()) {
@@ -204,6 +232,9 @@ impl Surroundings for LiveSurroundings<'_> {
         } else {
             resolver.lookup(id).await
         };
+        if let (Some(trace), Some(begun)) = (&mut self.trace, begun) {
+            trace.looked_up(begun, self.from_memory, served_from(resolver, self.from_memory, &looked_up));
+        }
         match looked_up {
             Ok(Lookup::Found(entry)) => Ok(entry),
             Ok(Lookup::Unknown) => Err(ProxyError::NoRecord),
@@ -259,6 +290,20 @@ impl Surroundings for LiveSurroundings<'_> {
             BreakerVerdict::Faulty => Err(ProxyError::FaultyNode),
             BreakerVerdict::Open => Err(ProxyError::BreakerOpen),
         }
+    }
+}
+
+/// Where the record of a traced request comes from.
+fn served_from(
+    resolver: &Resolver,
+    from_memory: bool,
+    looked_up: &Result<Lookup, StoreError>,
+) -> Result<Resolve, ()> {
+    match looked_up {
+        Ok(Lookup::Found(entry)) if resolver.is_stale(entry) => Ok(Resolve::Stale),
+        Ok(_) if from_memory => Ok(Resolve::Hit),
+        Ok(_) => Ok(Resolve::Miss),
+        Err(_) => Err(()),
     }
 }
 

@@ -25,6 +25,7 @@ use crate::proxy::state::ProxyState;
 use crate::response_cache::CacheUse;
 use crate::retcode::Retcode;
 use crate::settings::Settings;
+use crate::trace::RequestTrace;
 
 /// Where a request goes.
 pub(crate) enum Destination {
@@ -109,6 +110,8 @@ pub struct Context {
     pub(crate) gauges: Gauges,
     /// How long the request was held at the gate.
     pub(crate) held: Duration,
+    /// What is recorded for its spans, where it is traced.
+    pub(crate) trace: Option<Box<RequestTrace>>,
 }
 
 /// What is counted as under way because of this request.
@@ -199,6 +202,14 @@ impl Context {
         match (&self.target, &self.destination) {
             (None, Destination::ControlPlane) => FormClass::ControlPlane,
             (target, _) => target.as_ref().map(|target| target.form).into(),
+        }
+    }
+
+    /// Notes an attempt at an upstream that begins now.
+    pub(crate) fn begin_attempt(&mut self, address: SocketAddr, now: Instant) {
+        self.attempts.begin(address, now);
+        if let Some(trace) = &mut self.trace {
+            trace.begin_attempt(now);
         }
     }
 

@@ -86,6 +86,7 @@ impl ProxyHttp for SandboxProxy {
             seen: LoggedHead::default(),
             gauges: Gauges::default(),
             held: Duration::ZERO,
+            trace: None,
         })
     }
 

@@ -14,6 +14,7 @@ use crate::error_response::{ProxyError, ResponseFormat, render};
 use crate::metrics::{Finished, FormClass, MethodClass, RouteClass};
 use crate::proxy::context::{Context, RequestOutcome};
 use crate::proxy::request_id;
+use crate::proxy::spans;
 use crate::proxy::state::{ProxyState, header_text};
 use crate::retcode::Retcode;
 
@@ -58,6 +59,12 @@ pub(crate) fn log_request(state: &ProxyState, ctx: &mut Context, mut session: Op
     if let Some(begun) = ctx.attempts.first_begun() {
         let added = begun.saturating_duration_since(ctx.started).saturating_sub(ctx.held);
         state.metrics.added_latency.observe(added.as_secs_f64());
+    }
+    if let Some(traces) = &state.traces
+        && let Some(trace) = &ctx.trace
+    {
+        let version = session.as_ref().map(|session| session.req_header().version);
+        traces.submit(spans::of(ctx, trace, version, outcome, now));
     }
     write_access_log(state, ctx, session, outcome, took);
 }
@@ -120,6 +127,7 @@ fn write_access_log(
             retcode: outcome.retcode,
             port: ctx.target.as_ref().map(|target| target.port),
             reason: outcome.reason,
+            trace: ctx.trace.as_ref().map(|trace| trace.id()),
         },
         upstreams: &ctx.attempts.list,
     });
@@ -230,6 +238,7 @@ impl Refuse for ProxyState {
                     retcode: own.log_retcode,
                     port: None,
                     reason: own.reason,
+                    trace: None,
                 },
                 upstreams: &[],
             });

@@ -22,6 +22,7 @@ pub(crate) mod request_filter;
 pub(crate) mod request_id;
 pub(crate) mod response_filter;
 mod retry;
+mod spans;
 pub(crate) mod state;
 pub(crate) mod upstream_peer;
 pub(crate) mod upstream_request_filter;

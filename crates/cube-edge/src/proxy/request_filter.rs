@@ -24,6 +24,7 @@ use crate::proxy::path_redirect::bare_path;
 use crate::proxy::preview_redirect;
 use crate::proxy::rejection::Rejection;
 use crate::proxy::state::ProxyState;
+use crate::trace::RequestTrace;
 
 /// The request phase. `Ok(true)`: a response was sent.
 pub(crate) async fn filter_request(
@@ -94,6 +95,9 @@ fn check_head(state: &ProxyState, session: &mut Session, ctx: &mut Context) -> R
 
     // Who asks, as far as peers in front are believed.
     let peer = downstream.conn.peer.ip().to_canonical();
+    if state.traces.is_some() {
+        ctx.trace = RequestTrace::begin(&request.headers, settings.trusts(peer), settings.trace_ratio);
+    }
     let forwarded =
         forwarded_headers::forwarded_for(&request.headers, peer, |address| settings.trusts(address));
     ctx.seen.real_ip = Some(forwarded.real_ip);

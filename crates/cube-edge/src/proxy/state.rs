@@ -7,6 +7,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use cube_breaker::Breaker;
 use cube_lifecycle::Lifecycle;
 use cube_metadata::MetadataStore;
+use cube_otlp::Exporter;
 use cube_resolver::Resolver;
 use cube_settings::Secret;
 use http::HeaderValue;
@@ -39,6 +40,8 @@ pub(crate) struct ProxyState {
     pub(crate) processes: Arc<Processes>,
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) access_log: Option<AccessLog>,
+    /// Where the spans of traced requests go; `None`: none is traced.
+    pub(crate) traces: Option<Exporter>,
     pub(crate) rate: RateLimit,
     pub(crate) admin_token: ArcSwapOption<Secret>,
 }

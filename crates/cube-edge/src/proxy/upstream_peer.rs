@@ -23,6 +23,7 @@ use crate::proxy::rejection::Rejection;
 use crate::proxy::retry::{self, BrokenExchange, Connect, Failure, NextAttempt, PORT_PAUSE, UpstreamKind};
 use crate::proxy::state::{ProxyState, header_text};
 use crate::retcode::Retcode;
+use crate::trace::WaitKind;
 
 /// Streams of one HTTP/2 connection to a gRPC server.
 const GRPC_STREAMS: usize = 100;
@@ -52,11 +53,11 @@ pub(crate) async fn select_peer(
         Destination::Nowhere => return Err(ctx.fail(ProxyError::Internal)),
     };
     if next == NextAttempt::Fresh {
-        ctx.attempts.begin(address, now);
+        ctx.begin_attempt(address, now);
         return Ok(dial_fresh(state, ctx, address));
     }
     if next != NextAttempt::Port {
-        ctx.attempts.begin(address, now);
+        ctx.begin_attempt(address, now);
         let wait = *ctx.settings.upstream.port_open_wait;
         let tally = &mut ctx.attempts.tally;
         tally.routes += 1;
@@ -128,10 +129,16 @@ async fn wake_after_timeout(
     if let Some(active) = &ctx.active {
         active.request.belongs_to(None);
     }
+    let begun = Instant::now();
     let woken = tokio::select! {
         woken = state.lifecycle.resume_after_timeout(&target.id, header_text(&ctx.request_id)) => woken,
         () = client_left(session, downstream) => return Err(Rejection::of_a_client_that_left(ctx)),
     };
+    if let Some(trace) = &mut ctx.trace
+        && woken
+    {
+        trace.waited(WaitKind::Resume, begun, false);
+    }
     if woken {
         // A resume starts the count anew, once.
         ctx.resumed = true;
@@ -229,6 +236,7 @@ pub(crate) fn note_connect_failure(
         sandbox.permit.failed(&sandbox.entry.id, failure);
     }
     ctx.error = Some(shown);
+    trace_failure(ctx, shown);
     let failed = Failure::Connect(Connect {
         error: shown,
         refused: failure == ConnectFailure::Refused,
@@ -245,6 +253,7 @@ fn note_refused_stream(state: &ProxyState, ctx: &mut Context, mut error: Box<Err
     let now = Instant::now();
     ctx.attempts.end(now);
     ctx.error = Some(ProxyError::UpstreamCut);
+    trace_failure(ctx, ProxyError::UpstreamCut);
     if again(ctx, &mut error, &Failure::NoStream, now) {
         ctx.attempts.tally.unusable += 1;
         state.metrics.upstream_retries.inc();
@@ -281,11 +290,19 @@ pub(crate) fn note_exchange_failure(
         sandbox_ended: ctx.active.as_ref().is_some_and(|active| active.request.ended().is_some()),
     });
     if again(ctx, &mut error, &failed, Instant::now()) {
+        trace_failure(ctx, ProxyError::UpstreamCut);
         // Pingora hands out again what it has kept of the body.
         ctx.body.replayed = ctx.body.up;
         state.metrics.upstream_retries.inc();
     }
     error
+}
+
+/// Notes for the span of the last attempt what it failed with.
+fn trace_failure(ctx: &mut Context, error: ProxyError) {
+    if let Some(trace) = &mut ctx.trace {
+        trace.fail_attempt(error.reason());
+    }
 }
 
 /// Has another attempt follow, or none, as [`retry::next`] decides; whether one does.

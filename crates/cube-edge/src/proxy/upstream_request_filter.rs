@@ -83,6 +83,9 @@ pub(crate) fn filter_upstream_request(
         None => drop(request.remove_header(&X_FORWARDED_PREFIX)),
     }
     request.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
+    if let Some(trace) = &ctx.trace {
+        trace.propagate(request)?;
+    }
     if ctx.upgrade {
         request.insert_header(header::CONNECTION, "Upgrade")?;
     }

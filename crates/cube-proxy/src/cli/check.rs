@@ -120,7 +120,7 @@ fn as_root() -> Option<String> {
 async fn ask_store(config: &Config) -> Result<Vec<StoreError>, StartError> {
     let registry = Registry::new();
     let store = config.open_store(&registry)?;
-    serve::assemble(config, store.clone(), None, &registry)?;
+    serve::assemble(config, store.clone(), serve::Told::default(), &registry)?;
     let bound = match &config.store {
         Store::Redis(redis) => redis.command_timeout.saturating_mul(3),
         Store::File(_) => return Ok(Vec::new()),

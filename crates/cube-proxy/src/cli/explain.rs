@@ -80,7 +80,7 @@ async fn ask_running(config: &Config, options: &Options) -> Result<Value, StartE
 /// No proxy runs: what the configuration and the store say.
 async fn look_up(config: &Config, question: &ExplainQuery) -> Result<Value, StartError> {
     let registry = prometheus::Registry::new();
-    let gateway = serve::assemble(config, config.open_store(&registry)?, None, &registry)?;
+    let gateway = serve::assemble(config, config.open_store(&registry)?, serve::Told::default(), &registry)?;
     gateway.breaker().refresh().await;
     Ok(gateway.explain(question).await)
 }

@@ -74,6 +74,7 @@ section!(
         drain: Drain = Drain::default(),
         response_cache: ResponseCacheSettings = ResponseCacheSettings::default(),
         access_log: AccessLog = AccessLog::default(),
+        tracing: Tracing = Tracing::default(),
         log: Log = Log::default(),
         server: Server = Server::default(),
     }
@@ -193,6 +194,24 @@ section!(AccessLog {
         "x-amz-signature",
     ]),
 });
+
+section!(Tracing { otlp: Otlp = Otlp::default() });
+
+section!(Otlp {
+    endpoint: Option<String> = None,
+    ca_file: Option<String> = None,
+    headers: Vec<HeaderFile> = Vec::new(),
+    sample_ratio: f64 = 0.01,
+    service_name: String = "cube-proxy".to_owned(),
+});
+
+/// A header whose value is a secret in a file.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HeaderFile {
+    pub(super) name: String,
+    pub(super) file: String,
+}
 
 section!(Log { level: LogLevel = LogLevel::Info, format: LogFormat = LogFormat::Text });
 

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 pub use cube_settings::Takes;
 use cube_settings::{KeyOf, Section};
 
-use super::types::{Config, RedisStore, Registry, Resume, Store};
+use super::types::{Config, Otlp, RedisStore, Registry, Resume, Store};
 
 /// Whether a key has the same value in two configurations.
 type Same = dyn Fn(&Config, &Config) -> bool + Send + Sync;
@@ -68,6 +68,10 @@ fn resume(config: &Config) -> Option<&Resume> {
 
 fn registry(config: &Config) -> Option<&Registry> {
     config.registry.as_ref()
+}
+
+fn otlp(config: &Config) -> Option<&Otlp> {
+    config.tracing.otlp.as_ref()
 }
 
 /// All of them, in the order of the file.
@@ -138,6 +142,11 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
             "access_log.path" Restart c => &c.access_log.target;
             "access_log.format" Live c => c.access_log.format;
             "access_log.redact_query" Live c => &c.access_log.redact_query;
+            "tracing.otlp.endpoint" Restart c => otlp(c).map(|otlp| &otlp.endpoint);
+            "tracing.otlp.ca_file" Restart c => otlp(c).map(|otlp| &otlp.trust);
+            "tracing.otlp.headers" Restart c => otlp(c).map(|otlp| &otlp.headers);
+            "tracing.otlp.sample_ratio" Live c => c.tracing.sample_ratio;
+            "tracing.otlp.service_name" Restart c => otlp(c).map(|otlp| &otlp.service_name);
             "log.level" Live c => c.log.level;
             "log.format" Restart c => c.log.format;
             "server.threads" Restart c => c.server.threads;
@@ -170,6 +179,7 @@ impl Config {
         self.store = running.store;
         self.registry = running.registry;
         self.access_log.target = running.access_log.target;
+        self.tracing.otlp = running.tracing.otlp;
         self.log.format = running.log.format;
         self.server = running.server;
         self
@@ -234,6 +244,7 @@ mod tests {
         upstream: {pool_size: 3, exchange: own}
         response_cache: {enabled: true}
         access_log: {path: /dev/null, format: json}
+        tracing: {otlp: {endpoint: \"http://127.0.0.1:4318\", sample_ratio: 1, service_name: x}}
         log: {level: debug, format: json}
         server: {threads: 7, run_dir: /run/x, core_dumps: true}
         limits: {headers: 7}

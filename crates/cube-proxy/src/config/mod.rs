@@ -8,6 +8,7 @@ mod check;
 mod error;
 mod file;
 mod keys;
+mod otlp;
 mod path;
 mod resolve;
 mod settings;

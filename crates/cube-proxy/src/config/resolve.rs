@@ -99,6 +99,7 @@ pub(super) fn resolve(
         drain: file.drain,
         response_cache: response_cache(c, file.response_cache),
         access_log: access_log(c, &file.access_log),
+        tracing: super::otlp::resolve(c, file.tracing.otlp, machine),
         log: log(file.log),
         server: server(c, &file.server, machine),
     };
@@ -261,13 +262,12 @@ fn control_plane(c: &mut Check, file: file::ControlPlane) -> Option<ControlPlane
     c.require(key, matches!(url.path(), "" | "/"), "requests go there unchanged, so it has no path");
     let host = url.host()?.trim_start_matches('[').trim_end_matches(']').to_owned();
     let https = url.scheme_str() == Some("https");
-    let tls = trust(c, https, file.ca_file.as_deref());
+    let tls = trust(c, "routing.control_plane.ca_file", https, file.ca_file.as_deref());
     Some(ControlPlane { host, port: url.port_u16().unwrap_or(if https { 443 } else { 80 }), hosts, tls })
 }
 
-/// Who vouches for the control plane; `None`: it is spoken to without TLS.
-fn trust(c: &mut Check, https: bool, ca_file: Option<&str>) -> Option<TlsTrust> {
-    let key = "routing.control_plane.ca_file";
+/// Who vouches for the other end, by the authorities that `key` names; `None`: it is spoken to without TLS.
+pub(super) fn trust(c: &mut Check, key: &str, https: bool, ca_file: Option<&str>) -> Option<TlsTrust> {
     let Some(file) = ca_file else { return https.then(TlsTrust::system) };
     if !https {
         c.fault(key, "only an https url has a certificate to verify");

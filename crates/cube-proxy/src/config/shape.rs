@@ -3,7 +3,7 @@
 use cube_edge::ResponseCacheSettings;
 use cube_settings::{Described, Secret, Section, Span};
 
-use super::file::Certificate;
+use super::file::{Certificate, HeaderFile};
 use super::types::{Drain, LogFormat};
 
 /// A section with its keys in order, or a value in words.
@@ -31,10 +31,12 @@ values!(
     bool = "true or false",
     u16 = "number to 65535",
     u32 = "number",
+    f64 = "number, such as 0.01",
     String = "text",
     Span = "time",
     Secret = "secret text",
     Certificate = "`{ cert: PATH, key: PATH }`",
+    HeaderFile = "`{ name: NAME, file: PATH }`",
 );
 
 impl<T: Shaped> Shaped for Option<T> {

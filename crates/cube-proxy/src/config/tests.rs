@@ -244,6 +244,20 @@ fn what_does_not_hold_is_refused() {
         ("resume: {url: \"http://u:p@127.0.0.1\"}", "resume.url"),
         ("resume: {url: \"http://127.0.0.1/?a=b\"}", "resume.url"),
         ("resume: {token_file: missing}", "resume.token_file"),
+        ("tracing: {otlp: {endpoint: \"grpc://a:4317\"}}", "tracing.otlp.endpoint"),
+        ("tracing: {otlp: {endpoint: \"http://u:p@a\"}}", "tracing.otlp.endpoint"),
+        ("tracing: {otlp: {endpoint: \"http://a:0\"}}", "tracing.otlp.endpoint"),
+        ("tracing: {otlp: {sample_ratio: 1.5}}", "tracing.otlp.sample_ratio"),
+        ("tracing: {otlp: {sample_ratio: -0.1}}", "tracing.otlp.sample_ratio"),
+        ("tracing: {otlp: {sample_ratio: .nan}}", "tracing.otlp.sample_ratio"),
+        ("tracing: {otlp: {ca_file: missing}}", "tracing.otlp.ca_file"),
+        ("tracing: {otlp: {endpoint: \"https://a\", ca_file: missing}}", "tracing.otlp.ca_file"),
+        ("tracing: {otlp: {endpoint: \"http://a\", service_name: \"\"}}", "tracing.otlp.service_name"),
+        ("tracing: {otlp: {headers: [{name: a, file: missing}]}}", "tracing.otlp.headers"),
+        (
+            "tracing: {otlp: {endpoint: \"http://a\", headers: [{name: a, file: missing}]}}",
+            "tracing.otlp.headers[0].file",
+        ),
         ("admin: {token_file: missing}", "admin.token_file"),
         ("breaker: {open_min: 61s}", "breaker.open_min"),
         ("breaker: {min_sandboxes: 0}", "breaker.min_sandboxes"),
@@ -320,17 +334,28 @@ fn secrets_come_from_files_and_are_never_shown() {
     std::fs::write(dir.path().join("two"), "example\ntoken\n").unwrap();
     let text = "listen: {admin: \"192.0.2.1:8082\"}\nadmin: {token_file: token}\n\
                 store: {redis: {url: \"redis://:example-token@127.0.0.1\", password_file: token}}\n\
-                resume: {url: \"http://127.0.0.1:8083/\", token_file: token}\n";
+                resume: {url: \"http://127.0.0.1:8083/\", token_file: token}\n\
+                tracing: {otlp: {endpoint: \"http://a\", headers: [{name: Authorization, file: token}]}}\n";
     let c = read_in(text, dir.path()).unwrap().config;
     assert_eq!(c.admin.token.as_ref().unwrap().expose_text(), "example-token");
     let resume = c.resume.as_ref().unwrap();
     assert_eq!(resume.token.as_ref().unwrap().expose_text(), "example-token");
     assert_eq!(resume.url.port_u16(), Some(8083));
+    let (name, value) = &c.tracing.otlp.as_ref().unwrap().headers[0];
+    assert_eq!((name.as_str(), value.expose_text()), ("authorization", "example-token"));
     assert!(!format!("{c:?}").contains("example-token"));
     for (text, key) in [
         ("admin: {token: example-token, token_file: token}", "admin.token_file"),
         ("admin: {token_file: empty}", "admin.token_file"),
         ("store: {redis: {password_file: two}}", "store.redis.password_file"),
+        (
+            "tracing: {otlp: {endpoint: \"http://a\", headers: [{name: Host, file: token}]}}",
+            "tracing.otlp.headers[0].name",
+        ),
+        (
+            "tracing: {otlp: {endpoint: \"http://a\", headers: [{name: \"a b\", file: token}]}}",
+            "tracing.otlp.headers[0].name",
+        ),
         ("admin: {token: 3141592}", "admin.token"),
         ("store: {redis: {url: 3141592}}", "store.redis.url"),
     ] {

@@ -54,6 +54,8 @@ pub struct Config {
     pub response_cache: ResponseCacheSettings,
     /// The log of requests.
     pub access_log: AccessLog,
+    /// Traces of requests.
+    pub tracing: Tracing,
     /// The log of the process.
     pub log: Log,
     /// The process.
@@ -261,6 +263,30 @@ pub struct AccessLog {
     pub format: AccessLogFormat,
     /// Query keys whose values are not written, in lower case.
     pub redact_query: Vec<String>,
+}
+
+/// Traces of requests (fleet.md, Tracing).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tracing {
+    /// Where spans go; `None`: no request is traced.
+    pub otlp: Option<Otlp>,
+    /// The share of requests that is traced where no trusted peer has decided, from 0 to 1.
+    pub sample_ratio: f64,
+}
+
+/// A collector of spans.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Otlp {
+    /// `http` or `https`, a host and a path.
+    pub endpoint: http::Uri,
+    /// By whom the certificate of an `https` endpoint must be signed.
+    pub trust: cube_edge::TlsTrust,
+    /// Sent with each export.
+    pub headers: Vec<(http::HeaderName, Secret)>,
+    /// `service.name`.
+    pub service_name: String,
+    /// `host.name`: the machine's.
+    pub host_name: String,
 }
 
 cube_settings::choice! {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cube_edge::{AccessLogSettings, ControlPlaneSettings, OwnResponseSettings, PreviewSettings, Settings};
 use cube_resolver::AddressGuard;
 use cube_route::Port;
+use http::HeaderValue;
 
 use crate::config::{AccessLogTarget, Config};
 use crate::error::StartError;
@@ -48,6 +49,7 @@ pub(super) fn of(config: &Config) -> Result<Settings, StartError> {
         pause_wait: config.lifecycle.pause_wait,
         upstream: upstream.clone(),
         limits: config.limits.clone(),
+        trace_ratio: config.tracing.sample_ratio,
     })
 }
 
@@ -73,6 +75,24 @@ pub(super) fn access_log(config: &Config) -> Option<AccessLogSettings> {
         AccessLogTarget::File(path) => path.to_string_lossy().into_owned(),
     };
     Some(AccessLogSettings { path, format: log.format, redact_query: log.redact_query.clone() })
+}
+
+/// `tracing.otlp`, where requests are traced.
+pub(super) fn traces(config: &Config) -> Option<cube_otlp::Settings> {
+    let otlp = config.tracing.otlp.as_ref()?;
+    let headers = otlp.headers.iter().filter_map(|(name, secret)| {
+        let mut value = HeaderValue::from_bytes(secret.expose()).ok()?;
+        value.set_sensitive(true);
+        Some((name.clone(), value))
+    });
+    Some(cube_otlp::Settings {
+        endpoint: otlp.endpoint.clone(),
+        authorities: otlp.trust.roots(),
+        headers: headers.collect(),
+        service_name: otlp.service_name.clone(),
+        service_version: env!("CARGO_PKG_VERSION"),
+        host_name: otlp.host_name.clone(),
+    })
 }
 
 /// Where this process listens, which a record must not point at.

@@ -136,7 +136,7 @@ pub(super) async fn drain_after_upgrade(
         () = over => {}
     }
     // Its last lines are counted by then.
-    gateway.close_log();
+    gateway.close_logs();
     drainer.finish().await;
 }
 

@@ -222,7 +222,8 @@ async fn no_byte_over_the_wire_forges_a_line_in_either_format() {
             let text = String::from_utf8_lossy(line);
             if format == "json" {
                 let value: Value = cube_testkit::serde_json::from_slice(line).expect(&text);
-                assert_eq!(value.as_object().unwrap().len(), LOG_FIELDS.len(), "{text}");
+                // And `trace_id`.
+                assert_eq!(value.as_object().unwrap().len(), LOG_FIELDS.len() + 1, "{text}");
             } else {
                 assert!(line.iter().all(|byte| (0x20..0x7f).contains(byte)), "{text}");
                 assert_eq!(text.split("||").count(), LOG_FIELDS.len(), "{text}");

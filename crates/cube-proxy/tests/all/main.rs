@@ -77,6 +77,7 @@ mod streaming;
 mod support;
 mod token;
 mod tools;
+mod tracing;
 mod unit;
 mod upstream;
 mod websocket;
