@@ -1,7 +1,7 @@
 //! Where the body of an HTTP/1.1 request ends, by the grammar of RFC 9112: what comes behind it is the
 //! next request, and Pingora does not get to see it before its time.
 
-use super::chunk_watch::{ChunkWatch, Malformed};
+use cube_http1::{ChunkWatch, Malformed};
 
 /// How the end of a request's body is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,6 @@
 
 mod body;
 mod certificate;
-mod chunk_watch;
 mod conn;
 mod connection_table;
 mod downstream;
@@ -30,7 +29,6 @@ mod unsent;
 
 pub(crate) use body::Framing;
 pub use certificate::{Certificate, CertificateError, CertificateExpiry, CertificateFiles};
-pub(crate) use chunk_watch::{ChunkWatch, Malformed};
 pub use conn::ListenerProtocol;
 pub(crate) use conn::{Conn, ConnectionPhase, Refuse, ip_value};
 pub(crate) use downstream::{DOWNSTREAM, Downstream};

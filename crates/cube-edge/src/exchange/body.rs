@@ -1,8 +1,7 @@
 //! A body that comes in: where its data is, and where it ends.
 
 use bytes::{Buf, Bytes, BytesMut};
-
-use crate::connection::{ChunkWatch, Malformed};
+use cube_http1::{ChunkWatch, Malformed};
 
 /// The most that is handed on in one piece.
 const PIECE: usize = 64 * 1024;

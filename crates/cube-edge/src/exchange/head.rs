@@ -3,13 +3,13 @@
 use std::mem::MaybeUninit;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use cube_http1::ChunkWatch;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use pingora::http::{RequestHeader, ResponseHeader, header_value_from_raw};
 use pingora::protocols::http::authority::validate_request_authority;
 use pingora::{Error, ErrorType, OrErr, Result};
 
 use super::body::Body;
-use crate::connection::ChunkWatch;
 
 /// The most headers that are read of a message.
 const MAX_HEADERS: usize = 256;

@@ -4,11 +4,11 @@ use std::convert::Infallible;
 use std::io;
 use std::task::{Context, Poll, ready};
 
+use cube_http1::Malformed;
 use tokio::io::ReadBuf;
 
 use super::ClientStream;
 use crate::connection::body::BodyWatch;
-use crate::connection::chunk_watch::Malformed;
 
 impl ClientStream {
     /// Reads bytes of the body under way, no more.

@@ -4,13 +4,13 @@
 //! extension, a size line without a size, trailers that are no headers. Where two recipients disagree
 //! about the end of a body, what follows it is a request for one of them.
 
-/// The bytes are no chunked body.
+/// The bytes are no chunked body (docs/contract/connections.md, "Framing").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub struct Malformed;
 
-/// Follows one chunked body.
+/// Follows one chunked body (docs/contract/connections.md, "Framing").
 #[derive(Debug, Default)]
-pub(crate) struct ChunkWatch {
+pub struct ChunkWatch {
     state: State,
     /// The size being read, then what is left of the chunk.
     size: u64,
@@ -50,7 +50,8 @@ enum State {
 }
 
 impl ChunkWatch {
-    pub(crate) fn is_over(&self) -> bool {
+    /// Whether the last byte of the body has been seen.
+    pub fn is_over(&self) -> bool {
         self.state == State::Over
     }
 
@@ -58,7 +59,7 @@ impl ChunkWatch {
     ///
     /// # Errors
     /// [`Malformed`] at the first byte that the grammar does not allow.
-    pub(super) fn follow(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
+    pub fn follow(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
         let mut at = 0;
         while self.state != State::Over {
             let Some(byte) = bytes.get(at) else { break };
@@ -77,7 +78,7 @@ impl ChunkWatch {
     ///
     /// # Errors
     /// [`Malformed`] at the first byte that the grammar does not allow.
-    pub(crate) fn framing(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
+    pub fn framing(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
         let mut at = 0;
         while !matches!(self.state, State::Over | State::Data) {
             let Some(byte) = bytes.get(at) else { break };
@@ -88,7 +89,7 @@ impl ChunkWatch {
     }
 
     /// How many of the next `available` bytes, behind the framing, are data.
-    pub(crate) fn data(&mut self, available: usize) -> usize {
+    pub fn data(&mut self, available: usize) -> usize {
         if self.state == State::Data { self.skip_data(available) } else { 0 }
     }
 
