@@ -1,137 +1,20 @@
 //! Traces for an OpenTelemetry collector (fleet.md, "Tracing"), as a receiver of these tests gets them.
 
-use std::collections::BTreeMap;
+mod receiver;
 
 use cube_testkit::serde_json::{Value, json};
 use cube_testkit::{
-    Authority, By, Env, Gate, Origin, Response, Resume, SECRETS, Sandbox, eventually, refused_port, unique_id,
+    Authority, By, Env, Gate, Origin, Response, Resume, SECRETS, Sandbox, eventually, refused_port,
 };
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
+use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
-use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
-use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
-use prost::Message;
 
+use crate::hot_restart::{Stream, mirror};
+use crate::store::cached;
 use crate::support::{builder, own, waking_with};
+use receiver::{Receiver, attribute, attributes, failed, has, hex, parent};
 
 const TOKEN: &str = "e2b-traffic-access-token";
-
-/// A collector.
-struct Receiver(Origin);
-
-impl Receiver {
-    async fn start() -> Self {
-        Self(Origin::replying(200, &[("Content-Type", "application/x-protobuf")], "").await)
-    }
-
-    /// A proxy that traces this share of its requests; access log in JSON.
-    fn config(&self, ratio: f64) -> Value {
-        let otlp = json!({ "endpoint": format!("http://{}", self.0.address()), "sample_ratio": ratio });
-        json!({ "tracing": { "otlp": otlp }, "access_log": { "format": "json" } })
-    }
-
-    async fn env(&self, ratio: f64, more: Value) -> Env {
-        let mut config = self.config(ratio);
-        cube_testkit::merge(&mut config, &more);
-        own(config).await
-    }
-
-    fn exports(&self) -> Vec<ResourceSpans> {
-        let whole = self.0.received().into_iter().filter_map(|request| {
-            let length: usize = request.headers.get("content-length")?.parse().ok()?;
-            (request.body.len() == length).then_some(request.body)
-        });
-        let decoded = whole.map(|body| ExportTraceServiceRequest::decode(&body[..]).expect("protobuf"));
-        decoded.flat_map(|export| export.resource_spans).collect()
-    }
-
-    fn all(&self) -> Vec<Span> {
-        let scopes = self.exports().into_iter().flat_map(|export| export.scope_spans);
-        scopes.flat_map(|scope| scope.spans).collect()
-    }
-
-    /// The spans of a trace, once that of the request itself has come; the spans of one request come together.
-    async fn trace(&self, id: &str) -> Trace {
-        eventually("the spans of a request", || async {
-            let mut spans: Vec<_> = self.all().into_iter().filter(|span| hex(&span.trace_id) == id).collect();
-            spans.sort_by_key(|span| span.start_time_unix_nano);
-            let server = spans.iter().position(|span| span.kind == SpanKind::Server as i32)?;
-            let server = spans.remove(server);
-            Some(Trace { server, children: spans })
-        })
-        .await
-    }
-}
-
-struct Trace {
-    server: Span,
-    children: Vec<Span>,
-}
-
-impl Trace {
-    /// The names of the children in order; each is the server span's child and lies within it.
-    #[track_caller]
-    fn names(&self) -> Vec<&str> {
-        for child in &self.children {
-            assert_eq!(child.parent_span_id, self.server.span_id, "{child:?}");
-            assert!(child.start_time_unix_nano >= self.server.start_time_unix_nano, "{self:?}");
-            assert!(child.start_time_unix_nano <= child.end_time_unix_nano, "{child:?}");
-            assert!(child.end_time_unix_nano <= self.server.end_time_unix_nano, "{self:?}");
-        }
-        self.children.iter().map(|child| child.name.as_str()).collect()
-    }
-}
-
-impl std::fmt::Debug for Trace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:#?} {:#?}", self.server, self.children)
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn text(value: &AnyValue) -> String {
-    match value.value.as_ref().expect("a value") {
-        Any::StringValue(text) => text.clone(),
-        Any::IntValue(number) => number.to_string(),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn attributes(list: &[KeyValue]) -> BTreeMap<String, String> {
-    list.iter().map(|pair| (pair.key.clone(), text(pair.value.as_ref().expect("a value")))).collect()
-}
-
-/// An attribute of a span.
-fn attribute(span: &Span, name: &str) -> Option<String> {
-    attributes(&span.attributes).remove(name)
-}
-
-#[track_caller]
-fn has(span: &Span, wanted: &[(&str, &str)]) {
-    let all = attributes(&span.attributes);
-    for (name, value) in wanted {
-        assert_eq!(all.get(*name).map(String::as_str), Some(*value), "{name} of {all:#?}");
-    }
-}
-
-fn failed(span: &Span) -> bool {
-    span.status.as_ref().is_some_and(|status| status.code() == StatusCode::Error)
-}
-
-/// A trace that no other request has, and the header that names it.
-fn parent(flags: &str) -> (String, String) {
-    let id = unique_id("");
-    let digest: u128 =
-        id.bytes().fold(0, |sum: u128, byte| sum.wrapping_mul(1_099_511_628_211) ^ u128::from(byte));
-    let trace = format!("{:032x}", digest | 1);
-    let header = format!("00-{trace}-00f067aa0ba902b7-{flags}");
-    (trace, header)
-}
 
 async fn get(env: &Env, sandbox: &Sandbox, traceparent: &str) -> Response {
     env.get_with(sandbox, "/secret-path?q=secret-query", &[("traceparent", traceparent)]).await
@@ -191,10 +74,11 @@ async fn a_cold_and_a_cached_request_have_their_spans_and_the_sandbox_continues_
     let resource = receiver.exports().remove(0).resource.unwrap();
     assert_eq!(attributes(&resource.attributes)["service.name"], "cube-proxy");
 
-    let (cached, header) = parent("01");
+    cached(&env, &sandbox).await;
+    let (hit, header) = parent("01");
     let named = [("traceparent", header.as_str())];
     env.call(By::Path, &sandbox, "POST", "/secret-path", &named, "").await.passed(200);
-    let trace = receiver.trace(&cached).await;
+    let trace = receiver.trace(&hit).await;
     assert_eq!((trace.names(), trace.server.name.as_str()), (vec!["upstream"], "POST path"));
     assert_eq!(attribute(&trace.server, "cube.resolve").as_deref(), Some("hit"));
 }
@@ -450,4 +334,46 @@ async fn an_https_collector_is_verified() {
     let (traced, header) = parent("01");
     get(&env, &env.sandbox(&origin).await, &header).await.passed(200);
     assert_eq!(receiver.trace(&traced).await.server.name, "GET host");
+}
+
+#[tokio::test]
+async fn a_record_past_its_time_is_told_to_be_stale() {
+    let receiver = Receiver::start().await;
+    let short = json!({ "cache": { "ttl_min": "100ms", "ttl_max": "100ms", "untracked_ttl": "100ms" } });
+    let env = receiver.env(1.0, short).await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    env.get(&sandbox, "/").await.passed(200);
+    env.redis.stop();
+    eventually("a stale route", || async {
+        env.get(&sandbox, "/").await.passed(200);
+        let metrics = env.proxy.metrics().await;
+        (metrics.sum("cube_proxy_cache_lookups_total", &[("outcome", "stale")]) > 0.0).then_some(())
+    })
+    .await;
+    let (stale, header) = parent("01");
+    get(&env, &sandbox, &header).await.passed(200);
+    assert_eq!(attribute(&receiver.trace(&stale).await.server, "cube.resolve").as_deref(), Some("stale"));
+}
+
+#[tokio::test]
+async fn after_a_hot_restart_the_old_process_exports_until_it_ends() {
+    let receiver = Receiver::start().await;
+    let env = receiver.env(1.0, json!({})).await;
+    let origin = Origin::scripted(mirror).await;
+    let sandbox = env.sandbox(&origin).await;
+    let old = env.proxy.id();
+    let mut stream = Stream::open(&env, &sandbox).await;
+    env.proxy.upgrade().await;
+    stream.moves().await;
+    stream.end().await;
+    env.proxy.old_ended(0).await;
+    let of_old = |export: &ResourceSpans| {
+        let resource = export.resource.as_ref().expect("a resource");
+        attributes(&resource.attributes)["process.pid"] == old.to_string()
+    };
+    let exports = receiver.exports();
+    let spans = exports.iter().filter(|export| of_old(export)).flat_map(|export| &export.scope_spans);
+    let names: Vec<_> = spans.flat_map(|scope| &scope.spans).map(|span| span.name.as_str()).collect();
+    assert_eq!(names, ["POST host", "lookup", "upstream"]);
 }
