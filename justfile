@@ -79,6 +79,9 @@ bench-load *args:
 bench-masking *args:
     cargo build --release --locked -p cube-proxy --bin cube-proxy
     benches/masking {{args}}
+# Good and hostile traffic while Redis, configuration and process change; half an hour (MINUTES)
+soak *args:
+    benches/soak {{args}}
 # Good clients beside floods, nginx beside; fifteen minutes (--only slow_heads, --write)
 bench-attack *args:
     benches/attack {{args}}

@@ -110,6 +110,10 @@ class Clients:
         """The good clients beside a flood; see good.py."""
         return self.started(sys.executable, HERE / "good.py", peer.http, peer.https, seconds, host, TOKEN)
 
+    def steady(self, peer, host, seconds):
+        """The good clients of a soak; see steady.py."""
+        return self.started(sys.executable, HERE / "steady.py", peer.http, peer.https, seconds, host, TOKEN)
+
     def flood(self, kind, peer, host, public, seconds):
         """One kind of attack; see floods.py."""
         return self.started(sys.executable, HERE / "floods.py", kind, peer.http, peer.https, seconds, host, public)
