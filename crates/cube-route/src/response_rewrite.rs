@@ -79,18 +79,18 @@ impl ResponseRewrite<'_> {
     }
 
     /// `Service-Worker-Allowed`: a scope that never reaches beyond the prefix. What is no plain
-    /// path (a URL, `..`, an escaped dot) becomes the prefix itself.
+    /// path (a URL, `..`, an escaped dot) becomes the prefix itself. The prefix alone gets its slash: a
+    /// scope reaches everything that begins with its letters, and `/sandbox/<id>/80` begins port 8080's too.
     #[must_use]
     pub fn service_worker_allowed(&self, value: &[u8]) -> Option<Vec<u8>> {
         let prefix = self.prefix?.as_bytes();
-        let moved = if !is_plain_path(value) {
-            [prefix, b"/"].concat()
-        } else if has_prefix(prefix, value) {
-            return None;
-        } else {
-            [prefix, value].concat()
+        let moved = match value.strip_prefix(prefix) {
+            Some(rest) if is_plain_path(value) && rest.first() == Some(&b'/') => return None,
+            Some(b"") => [prefix, b"/"].concat(),
+            _ if is_plain_path(value) => [prefix, value].concat(),
+            _ => [prefix, b"/"].concat(),
         };
-        (moved != value).then_some(moved)
+        Some(moved)
     }
 
     fn rewritten(&self, value: &[u8]) -> Option<Vec<u8>> {
