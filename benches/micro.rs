@@ -134,7 +134,7 @@ fn answer_rewriting(c: &mut Criterion) {
 /// The access log: what a request pays (`submit`), and what a line costs until it is written.
 fn log_line(c: &mut Criterion) {
     let registry = Registry::new();
-    let settings = AccessLogSettings { path: "/dev/null".into(), ..AccessLogSettings::default() };
+    let settings = AccessLogSettings { path: Some("/dev/null".to_owned()), ..AccessLogSettings::default() };
     let Ok(metrics) = EdgeMetrics::new(&registry) else { return };
     let (Ok(log), Ok(id)) = (AccessLog::open(&settings, &metrics), SandboxId::parse(ID)) else { return };
     let upstreams = [UpstreamTry {

@@ -18,6 +18,7 @@ mod proxy;
 mod reconfigure;
 mod response_cache;
 mod retcode;
+mod routing_settings;
 mod settings;
 mod tls_trust;
 mod trace;
@@ -27,12 +28,12 @@ pub use access_log::{
     escape_controls,
 };
 pub use admin::{
-    AdminApi, AdminApp, AdminForwarding, DrainerCommand, ForwardedRequest, MetricsApp, OperatorApp,
-    PendingRequest, Push, Readiness, admin_routes, read_head,
+    AdminApi, AdminApp, AdminForwarding, AdminSettings, DrainerCommand, ForwardedRequest, MetricsApp,
+    OperatorApp, PendingRequest, Push, Readiness, admin_routes, read_head,
 };
 pub use connection::{
     BindError, Certificate, CertificateError, CertificateExpiry, CertificateFiles, Certificates,
-    ConnectionSettings, Driver, Listener, ListenerProtocol, NewCertificates, listen_plain,
+    ConnectionSettings, Driver, Listener, ListenerProtocol, NewCertificates, TlsSettings, listen_plain,
 };
 pub use decision::{ExplainQuery, ExplainQueryError};
 pub use drain::{Drain, Stage};
@@ -53,5 +54,7 @@ pub use proxy::hooks::SandboxProxy;
 pub use reconfigure::Reconfiguration;
 pub use response_cache::Settings as ResponseCacheSettings;
 pub use retcode::Retcode;
-pub use settings::{ControlPlaneSettings, ExchangeChoice, Settings, UpstreamSettings};
-pub use tls_trust::TlsTrust;
+pub use routing_settings::{ControlPlaneKeys, RoutingSettings};
+pub use settings::{ControlPlaneSettings, ExchangeChoice, Settings, TrafficTokenSettings, UpstreamSettings};
+pub use tls_trust::{TlsTrust, TrustFile};
+pub use trace::{HeaderFile, OtlpKeys, TracingSettings};

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use cube_resolver::AddressGuard;
 use cube_route::{ClientHost, Port, Rules};
-use cube_settings::{Auto, Count, Network, NonZeroSpan, PortRange, Span};
+use cube_settings::{Auto, Count, Described, FileForm, Network, NonZeroSpan, PortRange, Span};
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::connection::ConnectionSettings;
 use crate::error_response;
 use crate::limits::settings::Limits;
 use crate::preview::PreviewSettings;
+use crate::routing_settings::RoutingSettings;
 use crate::tls_trust::TlsTrust;
 
 /// The settings of the edge (config.md; the names are the configuration's).
@@ -28,20 +30,16 @@ pub struct Settings {
     pub proxy_protocol: Vec<IpNet>,
     /// `routing.domains` and the dialect's client-id suffix.
     pub rules: Rules,
-    /// `routing.trusted_proxies`.
-    pub trusted_proxies: Vec<IpNet>,
-    /// `routing.forward_credentials`.
-    pub forward_credentials: bool,
-    /// `routing.envd_control_from`, the dialect's default applied; `None`: everyone.
-    pub envd_control_from: Option<Vec<IpNet>>,
-    /// `routing.control_plane`.
+    /// `routing`.
+    pub routing: RoutingSettings,
+    /// What `routing.control_plane` means.
     pub control_plane: Option<ControlPlaneSettings>,
     /// `previews`.
     pub previews: PreviewSettings,
     /// `errors`.
     pub own_responses: error_response::Settings,
-    /// `traffic_token.exempt_ports`, the dialect's default applied.
-    pub exempt_ports: Vec<Port>,
+    /// `traffic_token`.
+    pub traffic_token: TrafficTokenSettings,
     /// `upstream.cidrs`, `upstream.host_ports` and the proxy's own sockets.
     pub guard: Arc<AddressGuard>,
     /// `lifecycle.pause_wait`: the longest that changes of its state hold a request.
@@ -80,6 +78,50 @@ cube_settings::choice! {
 }
 
 cube_settings::section! {
+    /// The `traffic_token` section of config.md.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct TrafficTokenSettings in "traffic_token" {
+        /// Container ports where every request counts as authorised. Follows from the dialect.
+        live exempt_ports: Auto<Vec<Port>> as Option<Vec<ContainerPort>> = Auto::new(Vec::new()),
+    }
+}
+
+/// A container port, written as a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "u16", into = "u16")]
+struct ContainerPort(Port);
+
+impl TryFrom<u16> for ContainerPort {
+    type Error = &'static str;
+
+    fn try_from(number: u16) -> Result<Self, Self::Error> {
+        Port::new(number).map(Self).ok_or("0 is no port")
+    }
+}
+
+impl From<ContainerPort> for u16 {
+    fn from(port: ContainerPort) -> Self {
+        port.0.get()
+    }
+}
+
+impl Described for ContainerPort {
+    fn words() -> String {
+        u16::words()
+    }
+}
+
+impl FileForm<Port> for ContainerPort {
+    fn read(self) -> Port {
+        self.0
+    }
+
+    fn write(value: &Port) -> Self {
+        Self(*value)
+    }
+}
+
+cube_settings::section! {
     /// How a sandbox is dialled (config.md, `upstream`).
     #[derive(Debug, Clone, PartialEq)]
     pub struct UpstreamSettings in "upstream" {
@@ -114,7 +156,7 @@ impl Settings {
 
     /// Whether `address` may be believed what it forwards.
     pub(crate) fn trusts(&self, address: IpAddr) -> bool {
-        !self.trusted_proxies.is_empty() && contains(&self.trusted_proxies, address)
+        contains(&self.routing.trusted_proxies, address)
     }
 
     /// Whether a request to `host` that names no sandbox is the control plane's.
@@ -125,11 +167,14 @@ impl Settings {
 
     /// Whether `address` may call the control routes of envd.
     pub(crate) fn allows_envd_control(&self, address: IpAddr) -> bool {
-        self.envd_control_from.as_ref().is_none_or(|nets| contains(nets, address))
+        self.routing.envd_control_from.as_ref().is_none_or(|nets| contains(nets, address))
     }
 }
 
 fn contains(nets: &[IpNet], address: IpAddr) -> bool {
+    if nets.is_empty() {
+        return false;
+    }
     let address = address.to_canonical();
     nets.iter().any(|net| net.contains(&address))
 }

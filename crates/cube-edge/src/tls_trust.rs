@@ -2,9 +2,10 @@
 //! unverified.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cube_settings::{FileForm, FilePath};
 use pingora::protocols::tls::CaType;
 use pingora::utils::tls::{WrappedX509, parse_x509};
 use rustls::RootCertStore;
@@ -87,6 +88,32 @@ impl fmt::Debug for TlsTrust {
             Some(all) => write!(f, "TlsTrust({} authorities)", all.len()),
             None => f.write_str("TlsTrust(system)"),
         }
+    }
+}
+
+/// `routing.control_plane.ca_file`: a file of authorities, and what it holds once it was read. It stands for
+/// what it holds: two with the same authorities are equal.
+#[derive(Debug, Clone)]
+pub struct TrustFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it holds; `None`: it was not read.
+    pub trust: Option<TlsTrust>,
+}
+
+impl PartialEq for TrustFile {
+    fn eq(&self, other: &Self) -> bool {
+        self.trust == other.trust && (self.trust.is_some() || self.path == other.path)
+    }
+}
+
+impl FileForm<TrustFile> for FilePath {
+    fn read(self) -> TrustFile {
+        TrustFile { path: FileForm::<PathBuf>::read(self), trust: None }
+    }
+
+    fn write(value: &TrustFile) -> Self {
+        FileForm::<PathBuf>::write(&value.path)
     }
 }
 

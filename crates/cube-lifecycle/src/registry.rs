@@ -20,8 +20,9 @@ impl Lifecycle {
         settings: RegistrySettings,
         ended: impl Future<Output = ()> + Send,
     ) {
-        let RegistrySettings { proxy_id, admin_url, resume_url, node_ip, interval: every, version } =
+        let RegistrySettings { proxy_id, admin_url, resume_url, node_ip, interval: every, version, .. } =
             settings;
+        let proxy_id = proxy_id.as_str();
         let row = json!({
             "proxy_id": proxy_id,
             "admin_url": admin_url,
@@ -43,7 +44,7 @@ impl Lifecycle {
             }
             // Not given up in the middle: a row that was written after the removal would stay.
             let now = unix_ms();
-            match store.announce(&proxy_id, &row, now).await {
+            match store.announce(proxy_id, &row, now).await {
                 Ok(()) => {
                     self.last_pushed_ms.store(now, Ordering::Relaxed);
                     if failing {
@@ -59,7 +60,7 @@ impl Lifecycle {
                 }
             }
         }
-        match store.withdraw(&proxy_id).await {
+        match store.withdraw(proxy_id).await {
             Ok(()) => tracing::info!("the registry row is removed"),
             Err(error) => tracing::warn!(%error, "the registry row cannot be removed"),
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cube_route::SandboxId;
+use cube_settings::SecretFile;
 use http::{HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
@@ -29,8 +30,13 @@ pub(crate) struct ResumeClient {
 impl ResumeClient {
     pub(crate) fn new(settings: &ResumeSettings) -> Result<Self, LifecycleError> {
         Ok(Self {
-            endpoint: ResumeEndpoint::parse(&settings.url)?,
-            authorization: settings.token.as_ref().map(authorization).transpose()?,
+            endpoint: ResumeEndpoint::parse(settings.url.as_deref().unwrap_or_default())?,
+            authorization: settings
+                .token_file
+                .as_ref()
+                .and_then(SecretFile::secret)
+                .map(authorization)
+                .transpose()?,
             timeout: settings.timeout,
             calls: Arc::new(Semaphore::new(settings.max_concurrent.min(Semaphore::MAX_PERMITS))),
         })

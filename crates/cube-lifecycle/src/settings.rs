@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cube_settings::{Count, Secret, Span};
+use cube_settings::{Auto, Count, FilePath, NonZeroCount, NonZeroSpan, SecretFile, Span};
 
 /// Why a [`crate::Lifecycle`] cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -42,40 +42,48 @@ cube_settings::section! {
     }
 }
 
-/// How the manager is asked to wake a sandbox (config.md, `resume`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResumeSettings {
-    /// `http://host[:port][/path]`; `/internal/resume` is put behind it.
-    pub url: String,
-    /// How long one call may take, connecting included.
-    pub timeout: Duration,
-    /// Calls under way at one time, over all sandboxes.
-    pub max_concurrent: usize,
-    /// Sent as `Authorization: Bearer`, where set.
-    pub token: Option<Secret>,
+cube_settings::section! {
+    /// How the manager is asked to wake a sandbox (config.md, `resume`).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ResumeSettings in "resume" {
+        /// `http://host[:port][/path]`; `/internal/resume` is put behind it. `None`: nothing is woken.
+        live url: Option<String> = None,
+        /// How long one call may take, connecting included.
+        live timeout: Duration as NonZeroSpan = Duration::from_secs(30),
+        /// Calls under way at one time, over all sandboxes.
+        live max_concurrent: usize as NonZeroCount = 256,
+        /// What is in it is sent as `Authorization: Bearer`, where set.
+        live token_file: Option<SecretFile> as Option<FilePath> = None,
+    }
 }
 
 impl ResumeSettings {
     /// The defaults for a manager at `url`.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), timeout: Duration::from_secs(30), max_concurrent: 256, token: None }
+        Self { url: Some(url.into()), ..Self::default() }
     }
 }
 
-/// What this replica says about itself in the registry (lifecycle.md, "Registry").
-#[derive(Debug, Clone)]
-pub struct RegistrySettings {
-    /// Name of this replica, which is the row's.
-    pub proxy_id: String,
-    /// Where this replica's admin API is reached.
-    pub admin_url: Option<String>,
-    /// Where this replica has sandboxes resumed.
-    pub resume_url: Option<String>,
-    /// This node's address, where configured.
-    pub node_ip: Option<IpAddr>,
-    /// Time between two heartbeats.
-    pub interval: Duration,
-    /// Version of this binary.
-    pub version: String,
+cube_settings::section! {
+    /// What this replica says about itself in the registry (lifecycle.md, "Registry").
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct RegistrySettings in "registry" {
+        /// Whether it announces itself.
+        restart enabled: bool = false,
+        /// Name of this replica, which is the row's. Follows from the host name.
+        restart proxy_id: Auto<String> as Option<String> = Auto::new(String::new()),
+        /// Where this replica's admin API is reached.
+        restart admin_url: Option<String> = None,
+        /// Where this replica has sandboxes resumed.
+        restart resume_url: Option<String> = None,
+        /// Time between two heartbeats.
+        restart interval: Duration as NonZeroSpan = Duration::from_secs(5),
+    }
+    beside {
+        /// This node's address, where configured.
+        node_ip: Option<IpAddr> = None,
+        /// Version of this binary.
+        version: String = String::new(),
+    }
 }

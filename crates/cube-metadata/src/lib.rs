@@ -8,6 +8,7 @@ mod host_mask;
 mod record;
 mod record_field;
 mod redis;
+mod settings;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -20,5 +21,6 @@ pub use host_mask::HostMask;
 pub use record::{Access, FieldValue, RecordWarning, SandboxRecord, SandboxState, Status};
 pub use record_field::{FieldError, RecordField, check_field};
 pub use redis::{RedisSettings, RedisStore};
+pub use settings::{StoreKind, StoreSettings};
 pub use store::{MetadataStore, Snapshot, SnapshotObserver, StoreError, StoreEvent, TrackingSession};
 pub use yaml_tab::tab_in_indentation;

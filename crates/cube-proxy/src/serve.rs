@@ -78,7 +78,7 @@ pub fn serve(
     store: Option<Arc<dyn MetadataStore>>,
     options: ServeOptions,
 ) -> Result<(), StartError> {
-    let runtime = runtime("proxy", config.server.threads)?;
+    let runtime = runtime("proxy", *config.server.threads)?;
     // Admin, metrics and health have a thread of their own: what the data plane does must not
     // keep the manager or a scrape waiting, nor the other way round.
     let beside = runtime_beside()?;
@@ -352,7 +352,7 @@ pub(crate) fn assemble(
         traces: told.traces,
         pool_size: config.upstream.pool_size,
         own_exchange: config.upstream.exchange == ExchangeChoice::Own,
-        threads: config.server.threads,
+        threads: *config.server.threads,
     };
     Gateway::new(parts, registry).map_err(not_assembled)
 }

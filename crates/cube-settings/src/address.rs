@@ -1,17 +1,13 @@
-//! Networks and ranges of ports, as the configuration file writes them.
+//! Addresses, networks and ranges of ports, as the configuration file writes them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use serde::de::{self, Deserialize, Deserializer};
-use serde::ser::{Serialize, Serializer};
-
-use crate::{Described, FileForm};
-
-/// A network such as `10.0.0.0/8`, or a single address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network(IpNet);
+crate::written_as_text! {
+    /// A network such as `10.0.0.0/8`, or a single address.
+    pub struct Network for IpNet { read: Network::parse, write: ToString::to_string }
+}
 
 impl Network {
     /// The network that `text` writes.
@@ -44,37 +40,41 @@ fn canonical(network: IpNet) -> Option<IpNet> {
     Some(network.trunc())
 }
 
-impl<'de> Deserialize<'de> for Network {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::parse(&String::deserialize(deserializer)?).map(Self).map_err(de::Error::custom)
+crate::written_as_text! {
+    /// An address to listen on, `0.0.0.0:8081` or `[::]:8081`.
+    pub struct ListenAddress for SocketAddr {
+        read: |text| match text.parse::<SocketAddr>() {
+            Ok(address) if address.port() > 0 => Ok(address),
+            Ok(_) => Err(format!("{text:?}: port 0 is nowhere to connect to")),
+            Err(_) => Err(format!("{text:?} is no address with a port such as 0.0.0.0:8081 or [::]:8081")),
+        },
+        write: ToString::to_string,
     }
 }
 
-impl Serialize for Network {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
+crate::written_as_text! {
+    /// An address without a port; IPv4 mapped into IPv6 is IPv4.
+    pub struct Address for IpAddr {
+        read: |text| {
+            let address = text.parse::<IpAddr>().map_err(|_| format!("{text:?} is no address"))?;
+            Ok(address.to_canonical())
+        },
+        write: ToString::to_string,
     }
 }
 
-impl Described for Network {
-    fn words() -> String {
-        "text".to_owned()
+crate::written_as_text! {
+    /// A range of ports, `1024-65535`, or one port.
+    pub struct PortRange for RangeInclusive<u16> {
+        read: |text| {
+            PortRange::parse(text).ok_or_else(|| format!("{text:?} is no range of ports such as 1024-65535"))
+        },
+        write: |range| match (range.start(), range.end()) {
+            (low, high) if low == high => low.to_string(),
+            (low, high) => format!("{low}-{high}"),
+        },
     }
 }
-
-impl FileForm<Vec<IpNet>> for Vec<Network> {
-    fn read(self) -> Vec<IpNet> {
-        self.into_iter().map(|Network(network)| network).collect()
-    }
-
-    fn write(value: &Vec<IpNet>) -> Self {
-        value.iter().map(|network| Network(*network)).collect()
-    }
-}
-
-/// A range of ports, `1024-65535`, or one port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PortRange(RangeInclusive<u16>);
 
 impl PortRange {
     fn parse(text: &str) -> Option<RangeInclusive<u16>> {
@@ -89,42 +89,10 @@ impl PortRange {
     }
 }
 
-impl<'de> Deserialize<'de> for PortRange {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let refuse = || de::Error::custom(format!("{text:?} is no range of ports such as 1024-65535"));
-        Self::parse(&text).map(Self).ok_or_else(refuse)
-    }
-}
-
-impl Serialize for PortRange {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.0.start() == self.0.end() {
-            return serializer.collect_str(self.0.start());
-        }
-        serializer.collect_str(&format_args!("{}-{}", self.0.start(), self.0.end()))
-    }
-}
-
-impl Described for PortRange {
-    fn words() -> String {
-        "text".to_owned()
-    }
-}
-
-impl FileForm<RangeInclusive<u16>> for PortRange {
-    fn read(self) -> RangeInclusive<u16> {
-        self.0
-    }
-
-    fn write(value: &RangeInclusive<u16>) -> Self {
-        Self(value.clone())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FileForm;
 
     #[test]
     fn a_range_is_two_ports_or_one() {
@@ -138,6 +106,20 @@ mod tests {
             let range = serde_yaml::from_str::<PortRange>(&format!("{text:?}")).unwrap();
             assert_eq!(serde_yaml::to_string(&range).unwrap().trim().trim_matches('\''), text);
         }
+    }
+
+    #[test]
+    fn a_place_to_listen_on_has_a_port() {
+        let read = |text: &str| {
+            serde_yaml::from_str::<ListenAddress>(text)
+                .map(ListenAddress::read)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(read("\"[::1]:80\""), Ok("[::1]:80".parse().unwrap()));
+        assert!(read("\"127.0.0.1:0\"").unwrap_err().contains("port 0 is nowhere"));
+        assert!(read("127.0.0.1").unwrap_err().contains("no address with a port"));
+        let address = serde_yaml::from_str::<Address>("\"::ffff:10.0.0.1\"").unwrap();
+        assert_eq!(address.read(), IpAddr::from([10, 0, 0, 1]));
     }
 
     #[test]

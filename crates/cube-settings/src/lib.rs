@@ -8,14 +8,16 @@
 //! [`Secret`] is what a key holds that must not be shown, and what tokens are compared with.
 
 mod address;
+mod file;
 mod secret;
 mod section;
 mod units;
 
-pub use address::{Network, PortRange};
+pub use address::{Address, ListenAddress, Network, PortRange};
+pub use file::{FilePath, SecretFile};
 pub use secret::Secret;
-pub use section::{FileForm, KeyOf, Section, Takes};
-pub use units::{Auto, Count, Described, NonZeroCount, NonZeroSpan, Size, Span, ZeroIsNone};
+pub use section::{FileForm, KeyOf, Same, Section, Shape, Takes};
+pub use units::{Auto, Count, Described, Given, NonZeroCount, NonZeroSpan, Share, Size, Span, ZeroIsNone};
 
 #[doc(hidden)]
 pub use serde;

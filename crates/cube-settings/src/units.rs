@@ -239,6 +239,36 @@ impl FileForm<u32> for NonZeroCount {
     }
 }
 
+/// A share of things, from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Share(f64);
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let share = f64::deserialize(deserializer)?;
+        if !(0.0..=1.0).contains(&share) {
+            return Err(de::Error::custom("must be a share, from 0 to 1"));
+        }
+        Ok(Self(share))
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl FileForm<f64> for Share {
+    fn read(self) -> f64 {
+        self.0
+    }
+
+    fn write(value: &f64) -> Self {
+        Self(*value)
+    }
+}
+
 /// A bound, where zero is written for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZeroIsNone<W>(W);
@@ -268,6 +298,38 @@ impl<T: Copy + Default + PartialEq, W: FileForm<T>> FileForm<Option<T>> for Zero
 
     fn write(value: &Option<T>) -> Self {
         Self(W::write(&value.unwrap_or_default()))
+    }
+}
+
+/// A value in the place of one that may be missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Given<W>(W);
+
+impl<'de, W: Deserialize<'de>> Deserialize<'de> for Given<W> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        W::deserialize(deserializer).map(Self)
+    }
+}
+
+impl<W: Serialize> Serialize for Given<W> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<W: Described> Described for Given<W> {
+    fn words() -> String {
+        W::words()
+    }
+}
+
+impl<T: Default, W: FileForm<T>> FileForm<Option<T>> for Given<W> {
+    fn read(self) -> Option<T> {
+        Some(self.0.read())
+    }
+
+    fn write(value: &Option<T>) -> Self {
+        Self(value.as_ref().map_or_else(|| W::write(&T::default()), W::write))
     }
 }
 
@@ -353,6 +415,7 @@ described!(
     Size = "size",
     Count = "number",
     NonZeroCount = "number",
+    Share = "number, such as 0.01",
     crate::Secret = "secret text",
 );
 

@@ -55,8 +55,9 @@ impl AccessLog {
     /// [`EdgeError::AccessLog`] when the file cannot be opened now. What happens to it later
     /// costs lines, not requests.
     pub fn open(settings: &Settings, metrics: &EdgeMetrics) -> Result<Self, EdgeError> {
-        let failed = |source| EdgeError::AccessLog { path: settings.path.clone(), source };
-        let sink = Sink::open(&settings.path).map_err(failed)?;
+        let path = settings.path.as_deref().unwrap_or("-");
+        let failed = |source| EdgeError::AccessLog { path: path.to_owned(), source };
+        let sink = Sink::open(path).map_err(failed)?;
         let queue = Arc::new(Queue::default());
         let formatter = settings.style().formatter();
         let writer = Writer::new(sink, metrics.access_log_lines.clone(), metrics.access_log_dropped.clone());

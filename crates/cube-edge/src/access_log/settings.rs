@@ -12,15 +12,21 @@ cube_settings::choice! {
     }
 }
 
-/// Section `access_log` of the configuration, where a path is set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// The file, or `-` for standard output. A FIFO does too.
-    pub path: String,
-    /// How a line looks.
-    pub format: Format,
-    /// Query keys whose values are replaced, compared after percent-decoding and without case.
-    pub redact_query: Vec<String>,
+cube_settings::section! {
+    /// The `access_log` section of config.md.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Settings in "access_log" {
+        /// The file, or `-` for standard output; a FIFO does too. `None`: no access log.
+        restart path: Option<String> = None,
+        /// How a line looks.
+        live format: Format = Format::Cube,
+        /// Query keys whose values are replaced, compared after percent-decoding and without case.
+        live redact_query: Vec<String> as Vec<Lowercase> = Settings::REDACT_QUERY.map(String::from).into(),
+    }
+}
+
+cube_settings::written_as_text! {
+    struct Lowercase for String { read: |text| Ok(text.to_lowercase()), write: Clone::clone }
 }
 
 /// How lines look: what of the settings can change while the log is open.
@@ -38,14 +44,4 @@ impl Settings {
     /// The keys that are redacted by default.
     pub const REDACT_QUERY: [&str; 9] =
         ["token", "access_token", "signature", "sig", "key", "secret", "password", "auth", "x-amz-signature"];
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            path: "-".into(),
-            format: Format::default(),
-            redact_query: Self::REDACT_QUERY.map(String::from).into(),
-        }
-    }
 }

@@ -251,7 +251,7 @@ fn metrics() -> EdgeMetrics {
 }
 
 fn open(path: &Path, metrics: &EdgeMetrics) -> AccessLog {
-    let settings = Settings { path: path.to_str().unwrap().into(), ..Settings::default() };
+    let settings = Settings { path: path.to_str().map(str::to_owned), ..Settings::default() };
     AccessLog::open(&settings, metrics).unwrap()
 }
 
@@ -379,8 +379,8 @@ fn a_reader_that_stalls_holds_nobody_up() {
 fn a_file_that_cannot_be_opened_is_an_error_at_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("missing/access.log").to_str().unwrap().to_owned();
-    let error =
-        AccessLog::open(&Settings { path: path.clone(), ..Settings::default() }, &metrics()).unwrap_err();
+    let error = AccessLog::open(&Settings { path: Some(path.clone()), ..Settings::default() }, &metrics())
+        .unwrap_err();
     assert!(error.to_string().contains(&path), "{error}");
 }
 

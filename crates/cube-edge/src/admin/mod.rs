@@ -13,6 +13,7 @@ mod response;
 mod router;
 pub(crate) mod routes;
 mod scrape;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -21,3 +22,4 @@ pub use apps::{AdminApp, MetricsApp, OperatorApp, read_head};
 pub use forwarding::{AdminForwarding, DrainerCommand, ForwardedRequest, PendingRequest, Push};
 pub use health::Readiness;
 pub use router::{AdminApi, admin_routes};
+pub use settings::AdminSettings;

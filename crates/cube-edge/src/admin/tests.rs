@@ -45,10 +45,11 @@ fn settings() -> crate::Settings {
         listens: Vec::new(),
         proxy_protocol: Vec::new(),
         rules: cube_route::Rules::new(&[], false).unwrap(),
-        trusted_proxies: Vec::new(),
         trace_ratio: 0.0,
-        forward_credentials: false,
-        envd_control_from: Some(Vec::new()),
+        routing: crate::RoutingSettings {
+            envd_control_from: cube_settings::Auto::new(Some(Vec::new())),
+            ..crate::RoutingSettings::default()
+        },
         control_plane: Some(crate::ControlPlaneSettings {
             host: "10.0.0.5".into(),
             port: 3000,
@@ -56,8 +57,8 @@ fn settings() -> crate::Settings {
             tls: None,
         }),
         previews: crate::PreviewSettings::default(),
-        own_responses: crate::OwnResponseSettings::default(),
-        exempt_ports: Vec::new(),
+        own_responses: crate::OwnResponseSettings::of(crate::Dialect::Cube),
+        traffic_token: crate::TrafficTokenSettings::default(),
         guard: Arc::new(cube_resolver::AddressGuard::new(None, 1024..=65535, Vec::new())),
         pause_wait: Duration::from_secs(2),
         upstream: crate::UpstreamSettings {
@@ -81,7 +82,6 @@ fn parts() -> Parts {
     let store: Arc<dyn MetadataStore> = FileStore::from_yaml(RECORD).unwrap();
     let resume = cube_lifecycle::ResumeSettings::new("http://127.0.0.1:1");
     let parts = crate::GatewayParts {
-        traces: None,
         store: store.clone(),
         settings: settings(),
         resolver: cube_resolver::Settings::default(),
@@ -89,6 +89,7 @@ fn parts() -> Parts {
         breaker: cube_breaker::Settings::default(),
         response_cache: None,
         access_log: None,
+        traces: None,
         pool_size: 1,
         own_exchange: false,
         threads: 1,

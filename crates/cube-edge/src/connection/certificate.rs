@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ahash::RandomState;
+use cube_settings::{Described, FileForm, NonZeroSpan};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// An operator is told this long before a certificate expires.
@@ -30,13 +32,41 @@ pub enum CertificateError {
     Unusable(String),
 }
 
-/// The files of a pair (`tls.certificates`), both PEM.
-#[derive(Debug, Clone, PartialEq, Eq)]
+cube_settings::section! {
+    /// The `tls` section of config.md: certificates of the https listener.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct TlsSettings in "tls" {
+        /// The first is the default, for clients that name no or an unknown host.
+        live certificates: Vec<CertificateFiles> = Vec::new(),
+        /// How often the files are looked at for a change.
+        live reload_interval: Duration as NonZeroSpan = Duration::from_secs(10),
+    }
+}
+
+/// The files of a pair (`tls.certificates`), both PEM and both named: there is no default to fall back to.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct CertificateFiles {
     /// The certificate, then its intermediates.
     pub cert: PathBuf,
     /// The private key.
     pub key: PathBuf,
+}
+
+impl Described for CertificateFiles {
+    fn words() -> String {
+        "`{ cert: PATH, key: PATH }`".to_owned()
+    }
+}
+
+impl FileForm<Self> for CertificateFiles {
+    fn read(self) -> Self {
+        self
+    }
+
+    fn write(value: &Self) -> Self {
+        value.clone()
+    }
 }
 
 /// What the two files held when they were read, whether it holds or not.

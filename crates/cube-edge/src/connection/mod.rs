@@ -28,7 +28,7 @@ mod transport;
 mod unsent;
 
 pub(crate) use body::Framing;
-pub use certificate::{Certificate, CertificateError, CertificateExpiry, CertificateFiles};
+pub use certificate::{Certificate, CertificateError, CertificateExpiry, CertificateFiles, TlsSettings};
 pub use conn::ListenerProtocol;
 pub(crate) use conn::{Conn, ConnectionPhase, Refuse, ip_value};
 pub(crate) use downstream::{DOWNSTREAM, Downstream};

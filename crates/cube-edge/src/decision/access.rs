@@ -111,7 +111,7 @@ pub(crate) async fn decide<S: Surroundings>(
     let judged = judge(
         &view.settings.previews,
         view.target,
-        view.settings.exempt_ports.contains(&view.target.port),
+        view.settings.traffic_token.exempt_ports.contains(&view.target.port),
         found.as_ref().ok().map(|entry| &entry.record),
         view.headers,
         view.preview,

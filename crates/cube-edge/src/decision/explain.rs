@@ -301,7 +301,7 @@ fn refused(
     error: ProxyError,
 ) -> Value {
     let sent_to_log_in = named.is_some_and(|target| sends_to_log_in(settings, query, target));
-    let masks = settings.own_responses.mask_existence || sent_to_log_in;
+    let masks = *settings.own_responses.mask_existence || sent_to_log_in;
     let masked_as_unavailable = access::is_masked_as_unavailable(error, masks, state.store.failing());
     if sent_to_log_in && error.leads_to_login() && !masked_as_unavailable {
         let (code, reason) = (Retcode::Redirected.code(), Reason::PreviewLogin.as_str());

@@ -171,8 +171,9 @@ fn check_envd_route(
     recorder: &mut impl Recorder,
 ) -> Result<(), ProxyError> {
     let Ok(ParsedRequest { target: Some(target), origin_form, .. }) = &named.parsed else { return Ok(()) };
-    let allowed =
-        view.peer.map_or(settings.envd_control_from.is_none(), |peer| settings.allows_envd_control(peer));
+    let allowed = view
+        .peer
+        .map_or(settings.routing.envd_control_from.is_none(), |peer| settings.allows_envd_control(peer));
     if target.port != Port::ENVD {
         return Ok(());
     }
@@ -182,7 +183,7 @@ fn check_envd_route(
         return Ok(());
     }
     recorder.stopped(DecisionStep::Envd, || {
-        let peers = settings.envd_control_from.iter().flatten().map(ToString::to_string);
+        let peers = settings.routing.envd_control_from.iter().flatten().map(ToString::to_string);
         let peers: Vec<String> = peers.collect();
         let says = format!("{path} is a control route, for peers in routing.envd_control_from only");
         (says, json!({ "from": peers }))

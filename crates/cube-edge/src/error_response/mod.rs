@@ -16,6 +16,8 @@ pub(crate) use format::{is_navigation, navigates};
 pub use render::{OwnResponse, render};
 pub use table::{ProxyError, Reason};
 
+use cube_settings::Auto;
+
 cube_settings::choice! {
     /// How the proxy's own responses look: `errors.dialect`, one for the process.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,25 +41,21 @@ impl Dialect {
     }
 }
 
-/// What decides how responses look, beside the request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// `errors.dialect`.
-    pub dialect: Dialect,
-    /// `errors.mask_existence`: a refused token answers exactly as an unknown sandbox does.
-    pub mask_existence: bool,
+cube_settings::section! {
+    /// What decides how responses look, beside the request (config.md, `errors`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Settings in "errors" {
+        /// Whose clients are answered: one for the process.
+        restart dialect: Dialect = Dialect::Cube,
+        /// Whether a refused token looks exactly as an unknown sandbox does. Follows from the dialect.
+        live mask_existence: Auto<bool> as Option<bool> = Auto::new(false),
+    }
 }
 
 impl Settings {
     /// The defaults of a dialect: masked in `cube`, not in `e2b`.
     #[must_use]
     pub fn of(dialect: Dialect) -> Self {
-        Self { dialect, mask_existence: dialect == Dialect::Cube }
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self::of(Dialect::default())
+        Self { dialect, mask_existence: Auto::new(dialect == Dialect::Cube) }
     }
 }

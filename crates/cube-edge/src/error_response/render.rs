@@ -60,7 +60,7 @@ impl OwnResponse {
 pub fn render(error: ProxyError, format: &ResponseFormat, settings: Settings) -> OwnResponse {
     let (shown, error) = match (&format.preflight, error) {
         (Some(Preflight::Malformed), _) => (ProxyError::BadRequest, ProxyError::BadRequest),
-        (_, ProxyError::TokenMissing | ProxyError::TokenWrong) if settings.mask_existence => {
+        (_, ProxyError::TokenMissing | ProxyError::TokenWrong) if *settings.mask_existence => {
             (ProxyError::NoRecord, error)
         }
         _ => (error, error),
@@ -134,7 +134,7 @@ impl ResponseContent {
             }
             (BodyFormat::Page, _) => {
                 // Masked, nothing tells a sandbox that is there from one that is not.
-                let masked = settings.mask_existence && error.retcode() == Retcode::NoRoute;
+                let masked = *settings.mask_existence && error.retcode() == Retcode::NoRoute;
                 let body = html::page(status, if masked { ProxyError::NoRecord } else { error }, format);
                 let policy = HeaderValue::from_static(html::POLICY);
                 Self {

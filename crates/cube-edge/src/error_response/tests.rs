@@ -1,16 +1,17 @@
 //! Every row of errors.md in both dialects, and the shapes a response can take.
 
 use cube_route::{Port, SandboxId};
+use cube_settings::Auto;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::Value;
 
 use super::*;
 use crate::retcode::Retcode;
 
-const CUBE: Settings = Settings { dialect: Dialect::Cube, mask_existence: true };
-const CUBE_OPEN: Settings = Settings { dialect: Dialect::Cube, mask_existence: false };
-const E2B: Settings = Settings { dialect: Dialect::E2b, mask_existence: false };
-const E2B_MASKED: Settings = Settings { dialect: Dialect::E2b, mask_existence: true };
+const CUBE: Settings = Settings { dialect: Dialect::Cube, mask_existence: Auto::new(true) };
+const CUBE_OPEN: Settings = Settings { dialect: Dialect::Cube, mask_existence: Auto::new(false) };
+const E2B: Settings = Settings { dialect: Dialect::E2b, mask_existence: Auto::new(false) };
+const E2B_MASKED: Settings = Settings { dialect: Dialect::E2b, mask_existence: Auto::new(true) };
 
 /// What a browser accepts that navigates.
 const HTML: &str = "text/html,application/xhtml+xml,*/*;q=0.8";

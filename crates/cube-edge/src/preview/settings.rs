@@ -2,51 +2,77 @@
 
 use std::time::Duration;
 
-use cube_route::preview::{LinkBase, LoginUrl};
+use cube_route::preview::{LinkBase, LoginUrl, check_origin};
+use cube_settings::NonZeroSpan;
 use http::{HeaderMap, HeaderValue, Method};
 
 use crate::error_response::is_navigation;
 
-/// The `previews` section of config.md.
-#[derive(Debug, Clone)]
-pub struct PreviewSettings {
-    /// `previews.enabled`.
-    pub enabled: bool,
-    /// `previews.max_ttl`: how long before its end, and after it, a ticket may be presented.
-    pub max_ttl: Duration,
-    /// `previews.cookie`: a navigation gets a cookie.
-    pub cookie: bool,
-    /// `previews.path_cookie`: in the path form too.
-    pub path_cookie: bool,
-    /// `previews.base_url`, or what the first routing domain makes: where links lead. `None`: nowhere.
-    pub base_url: Option<LinkBase>,
-    /// `previews.login_url`.
-    pub login_url: Option<LoginUrl>,
-    /// `previews.allowed_origins`.
-    pub allowed_origins: Vec<String>,
-    frame_policy: HeaderValue,
+cube_settings::section! {
+    /// The `previews` section of config.md: links that open private sandboxes in a browser.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct PreviewSettings in "previews" {
+        /// Whether tickets are taken.
+        live enabled: bool = true,
+        /// How long before its end, and after it, a ticket may be presented.
+        live max_ttl: Duration as NonZeroSpan = Duration::from_secs(86_400),
+        /// Whether a navigation with a ticket gets a cookie.
+        live cookie: bool = true,
+        /// Whether it does in the path form too, where all sandboxes share one origin.
+        live path_cookie: bool = false,
+        /// Where links lead; `None`: what the first routing domain makes, or nowhere.
+        live base_url: Option<LinkBase> as Option<BaseUrl> = None,
+        /// Where a browser is sent that may not enter; `None`: nowhere.
+        live login_url: Option<LoginUrl> as Option<LoginTemplate> = None,
+        /// Origins that may frame what a cookie lets in.
+        live frame_ancestors: Vec<String> as Vec<WebOrigin> = Vec::new(),
+        /// Origins that may send cookies across sites.
+        live allowed_origins: Vec<String> as Vec<WebOrigin> = Vec::new(),
+    }
+    beside {
+        /// The `Content-Security-Policy` that follows from `frame_ancestors`; see [`PreviewSettings::settle`].
+        frame_policy: HeaderValue = HeaderValue::from_static(FRAMED_BY_ITSELF),
+    }
+}
+
+const FRAMED_BY_ITSELF: &str = "frame-ancestors 'self'";
+
+cube_settings::written_as_text! {
+    struct BaseUrl for LinkBase {
+        read: |text| {
+            LinkBase::parse(text).ok_or_else(|| "must be scheme://domain[:port], http or https".to_owned())
+        },
+        write: ToString::to_string,
+    }
+}
+
+cube_settings::written_as_text! {
+    struct LoginTemplate for LoginUrl {
+        read: |text| LoginUrl::parse(text).map_err(|error| error.to_string()),
+        write: ToString::to_string,
+    }
+}
+
+cube_settings::written_as_text! {
+    struct WebOrigin for String {
+        read: |text| check_origin(text).map(|()| text.to_owned()).map_err(|error| error.to_string()),
+        write: Clone::clone,
+    }
 }
 
 impl PreviewSettings {
-    /// The defaults, with the origins of `previews.frame_ancestors`, which were checked.
+    /// Makes what follows from the keys. `base`: where links lead if the file does not say it.
     #[must_use]
-    pub fn with_frame_ancestors(origins: &[String]) -> Self {
-        let mut policy = "frame-ancestors 'self'".to_owned();
-        for origin in origins {
-            policy.push(' ');
-            policy.push_str(origin);
+    pub fn settle(mut self, base: Option<LinkBase>) -> Self {
+        let policy = self
+            .frame_ancestors
+            .iter()
+            .fold(FRAMED_BY_ITSELF.to_owned(), |policy, origin| policy + " " + origin);
+        if let Ok(policy) = HeaderValue::try_from(policy) {
+            self.frame_policy = policy;
         }
-        Self {
-            enabled: true,
-            max_ttl: Duration::from_secs(86_400),
-            cookie: true,
-            path_cookie: false,
-            base_url: None,
-            login_url: None,
-            allowed_origins: Vec::new(),
-            frame_policy: HeaderValue::try_from(policy)
-                .unwrap_or_else(|_| HeaderValue::from_static("frame-ancestors 'self'")),
-        }
+        self.base_url = self.base_url.or(base);
+        self
     }
 
     /// Whether such a request is sent to log in where it may not enter, or there is nothing to enter. One with a
@@ -63,11 +89,5 @@ impl PreviewSettings {
     /// The `Content-Security-Policy` of responses to requests that a cookie let in.
     pub(crate) fn frame_policy(&self) -> &HeaderValue {
         &self.frame_policy
-    }
-}
-
-impl Default for PreviewSettings {
-    fn default() -> Self {
-        Self::with_frame_ancestors(&[])
     }
 }

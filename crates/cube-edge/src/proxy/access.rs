@@ -104,7 +104,7 @@ async fn check_access_from(
                 continue;
             }
             Err(error) => {
-                let masks = settings.own_responses.mask_existence || sends_to_log_in(session, ctx);
+                let masks = *settings.own_responses.mask_existence || sends_to_log_in(session, ctx);
                 let mut unavailable = false;
                 if masks && is_hidden(error) && !confirmed {
                     confirmed = true;

@@ -51,7 +51,7 @@ fn demand_of(session: &mut Session, ctx: &Context) -> Option<CacheDemand> {
         target,
         entry: &sandbox.entry,
         bodyless,
-        forward_credentials: ctx.settings.forward_credentials,
+        forward_credentials: ctx.settings.routing.forward_credentials,
         trusted: ctx.settings.trusts(downstream.conn.peer.ip().to_canonical()),
         real_ip: ctx.seen.real_ip,
         chain: ctx.seen.forwarded_for.as_ref().map(HeaderValue::as_bytes),

@@ -39,7 +39,7 @@ pub(crate) fn filter_upstream_request(
     }
 
     hop_by_hop::remove_from_request(request, ctx.upgrade, ctx.grpc);
-    remove_reserved(request, trusted, settings.forward_credentials, &ctx.destination);
+    remove_reserved(request, trusted, settings.routing.forward_credentials, &ctx.destination);
     join_cookies(request)?;
     if matches!(ctx.destination, Destination::Sandbox(_)) {
         remove_tickets(request)?;

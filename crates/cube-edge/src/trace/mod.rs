@@ -3,5 +3,7 @@
 
 mod decision;
 mod request_trace;
+mod settings;
 
 pub(crate) use request_trace::{RequestTrace, Resolve, Wait, WaitKind};
+pub use settings::{HeaderFile, OtlpKeys, TracingSettings};

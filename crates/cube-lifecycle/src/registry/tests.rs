@@ -9,7 +9,8 @@ use crate::testbed::{LONG, Testbed, until};
 
 fn settings(interval: Duration) -> RegistrySettings {
     RegistrySettings {
-        proxy_id: "node-1".into(),
+        enabled: true,
+        proxy_id: cube_settings::Auto::new("node-1".into()),
         admin_url: Some("http://10.0.0.1:8082".into()),
         resume_url: None,
         node_ip: Some("10.0.0.1".parse().unwrap()),

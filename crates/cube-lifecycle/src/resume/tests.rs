@@ -1,7 +1,7 @@
 use cube_metadata::SandboxState::{Killed, Paused, Resuming, Running};
 use cube_metadata::SnapshotObserver;
 
-use cube_settings::Secret;
+use cube_settings::{Secret, SecretFile};
 
 use super::*;
 use crate::testbed::{Behaviour, LONG, ResumeServer as Scripted, Testbed, id, snapshot, until};
@@ -20,7 +20,9 @@ fn outcomes(testbed: &Testbed, outcome: &str) -> f64 {
 async fn the_call_is_the_one_of_the_contract() {
     let manager = Scripted::start(Behaviour::Respond(200)).await;
     let mut testbed = Testbed::resuming_at(&manager);
-    testbed.resume().token = Secret::non_empty("example-token");
+    let mut token = SecretFile::new("token");
+    token.set(Secret::non_empty("example-token"));
+    testbed.resume().token_file = Some(token);
     let lifecycle = testbed.build();
     lifecycle.push_state(&id("a-b_c"), Paused);
     let end = lifecycle.hold(&id("a-b_c"), "x&sandbox_id=other/é ~._-\r\n", true).await;
@@ -39,7 +41,7 @@ async fn the_call_is_the_one_of_the_contract() {
 async fn without_a_token_none_is_sent_and_a_path_of_the_url_is_kept() {
     let manager = Scripted::start(Behaviour::Respond(200)).await;
     let mut testbed = Testbed::resuming_at(&manager);
-    testbed.resume().url = format!("{}/base/", manager.url);
+    testbed.resume().url = Some(format!("{}/base/", manager.url));
     let lifecycle = testbed.build();
     lifecycle.push_state(&id("a"), Paused);
     assert_eq!(lifecycle.hold(&id("a"), "r", true).await, HoldOutcome::Resumed);
@@ -168,7 +170,7 @@ async fn each_failure_has_its_response_and_is_shared_and_remembered() {
 async fn a_manager_that_is_not_there_is_a_failure() {
     let manager = Scripted::start(Behaviour::Silent).await;
     let mut testbed = Testbed::resuming_at(&manager);
-    testbed.resume().url = Scripted::nobody().await;
+    testbed.resume().url = Some(Scripted::nobody().await);
     let lifecycle = testbed.build();
     lifecycle.push_state(&id("a"), Paused);
     assert_eq!(lifecycle.hold(&id("a"), "r", true).await, HoldOutcome::Refuse(GateRefusal::ResumeFailed));

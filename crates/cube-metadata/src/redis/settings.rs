@@ -8,50 +8,55 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use cube_settings::Secret;
+use cube_settings::{FilePath, NonZeroSpan, Secret, SecretFile};
 
 use crate::StoreError;
 
-/// Settings of the Redis store (config.md, `store.redis`).
-#[derive(Clone)]
-pub struct RedisSettings {
-    /// `redis`, `rediss`, `redis-sentinel`, `rediss-sentinel`, `redis-cluster`, `rediss-cluster`
-    /// (metadata.md); may hold user, password and database index.
-    pub url: Secret,
-    /// The user; it wins over the one in the URL.
-    pub username: Option<String>,
-    /// The password; it wins over the one in the URL.
-    pub password: Option<Secret>,
-    /// For the Sentinels themselves; the servers' password is never tried on them.
-    pub sentinel_password: Option<Secret>,
-    /// PEM file of the authorities a TLS server must be signed by; `None`: the system's.
-    pub ca_file: Option<PathBuf>,
-    /// Key prefixes of records, the first that has one wins.
-    pub key_prefixes: Vec<String>,
-    /// How long one command may take. A lookup takes two tries and never more than two and a
-    /// half times this.
-    pub command_timeout: Duration,
-    /// Whether changes are to be pushed.
-    pub tracking: bool,
-    /// The set of nodes that must not be dialled (config.md, `breaker.shared_set`).
-    pub faulty_set: String,
+cube_settings::section! {
+    /// Settings of the Redis store (config.md, `store.redis`).
+    #[derive(Clone, PartialEq)]
+    pub struct RedisSettings in "store.redis" {
+        /// `redis`, `rediss`, `redis-sentinel`, `rediss-sentinel`, `redis-cluster`, `rediss-cluster`
+        /// (metadata.md); may hold user, password and database index.
+        restart url: Secret = Secret::new("redis://127.0.0.1:6379/0"),
+        /// The user; it wins over the one in the URL.
+        restart username: Option<String> = None,
+        /// The password; it wins over the one in the URL.
+        restart password: Option<Secret> = None,
+        /// A file with it in place of `password`.
+        restart password_file: Option<SecretFile> as Option<FilePath> = None,
+        /// For the Sentinels themselves; the servers' password is never tried on them.
+        restart sentinel_password: Option<Secret> = None,
+        /// A file with it in place of `sentinel_password`.
+        restart sentinel_password_file: Option<SecretFile> as Option<FilePath> = None,
+        /// PEM file of the authorities a TLS server must be signed by; `None`: the system's.
+        restart ca_file: Option<PathBuf> as Option<FilePath> = None,
+        /// Key prefixes of records, the first that has one wins; none is a prefix of another.
+        restart key_prefixes: Vec<String> =
+            ["cube:v1:shared:sandbox:proxy:", "sandbox:proxy:", "bypass_host_proxy:"].map(str::to_owned).to_vec(),
+        /// How long one command may take. A lookup takes two tries and never more than two and a
+        /// half times this.
+        restart command_timeout: Duration as NonZeroSpan = Duration::from_secs(1),
+        /// Whether changes are to be pushed.
+        restart tracking: bool = true,
+    }
+    beside {
+        /// The set of nodes that must not be dialled (config.md, `breaker.shared_set`).
+        faulty_set: String = "faulty_backend_set".to_owned(),
+    }
 }
 
-impl Default for RedisSettings {
-    fn default() -> Self {
-        Self {
-            url: Secret::new("redis://127.0.0.1:6379/0"),
-            username: None,
-            password: None,
-            sentinel_password: None,
-            ca_file: None,
-            key_prefixes: ["cube:v1:shared:sandbox:proxy:", "sandbox:proxy:", "bypass_host_proxy:"]
-                .map(str::to_owned)
-                .to_vec(),
-            command_timeout: Duration::from_secs(1),
-            tracking: true,
-            faulty_set: "faulty_backend_set".to_owned(),
-        }
+impl RedisSettings {
+    /// The servers' password, from wherever it is.
+    #[must_use]
+    pub fn password(&self) -> Option<&Secret> {
+        self.password.as_ref().or_else(|| self.password_file.as_ref()?.secret())
+    }
+
+    /// The Sentinels' password, from wherever it is.
+    #[must_use]
+    pub fn sentinel_password(&self) -> Option<&Secret> {
+        self.sentinel_password.as_ref().or_else(|| self.sentinel_password_file.as_ref()?.secret())
     }
 }
 
@@ -140,7 +145,7 @@ impl ConnectionTarget {
             Some(name) => Some(name.clone()),
             None => Some(decoded(url.username())?),
         };
-        let password = match &settings.password {
+        let password = match settings.password() {
             Some(password) => Some(password.clone()),
             None => Secret::non_empty(decoded(url.password().unwrap_or_default())?),
         };
@@ -152,8 +157,8 @@ impl ConnectionTarget {
             password,
             sentinel_username: query("sentinelUsername"),
             sentinel_password: settings
-                .sentinel_password
-                .clone()
+                .sentinel_password()
+                .cloned()
                 .or_else(|| query("sentinelPassword").and_then(Secret::non_empty)),
             database,
         })

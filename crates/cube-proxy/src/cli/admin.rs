@@ -42,7 +42,7 @@ pub(crate) async fn ask(
         .header(HOST, address.to_string())
         .header(CONTENT_TYPE, "application/json")
         .header(CONTENT_LENGTH, body.len());
-    if let Some(token) = &config.admin.token {
+    if let Some(token) = config.admin.token() {
         request = request.header("X-Cube-Admin-Token", token.expose());
     }
     // The text of this error would show the header that it is about.

@@ -1,13 +1,15 @@
 //! `cube-proxy check`: whether a configuration holds, and whether this machine lets it serve. What
 //! `run` would try is tried here, as far as that leaves nothing behind.
 
+use std::path::Path;
+
 use clap::Args;
-use cube_metadata::StoreError;
+use cube_metadata::{StoreError, StoreKind};
 use prometheus::Registry;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 
-use crate::config::{self, AccessLogTarget, Config, ConfigError, Environment, Origin, Store};
+use crate::config::{self, Config, ConfigError, Environment, Origin};
 use crate::error::StartError;
 use crate::run_dir::RunDir;
 use crate::{bind, run, serve};
@@ -80,8 +82,8 @@ fn examine(options: &Options, warnings: &mut Vec<String>) -> Result<(), StartErr
             found(bind::check(&config.listen, &[]));
         }
     }
-    if let Some(AccessLogTarget::File(path)) = &config.access_log.target {
-        found(writable_paths::access_log(path));
+    if let Some(path) = config.access_log.path.as_deref().filter(|path| *path != "-") {
+        found(writable_paths::access_log(Path::new(path)));
     }
     let asked = match block_on(progress::with("asking the store", ask_store(&config))) {
         Ok(faults) => faults.into_iter().map(|fault| Err(StartError::Store(fault))).collect(),
@@ -121,10 +123,10 @@ async fn ask_store(config: &Config) -> Result<Vec<StoreError>, StartError> {
     let registry = Registry::new();
     let store = config.open_store(&registry)?;
     serve::assemble(config, store.clone(), serve::Told::default(), &registry)?;
-    let bound = match &config.store {
-        Store::Redis(redis) => redis.command_timeout.saturating_mul(3),
-        Store::File(_) => return Ok(Vec::new()),
-    };
+    if config.store.kind == StoreKind::File {
+        return Ok(Vec::new());
+    }
+    let bound = config.store.redis.command_timeout.saturating_mul(3);
     let mut faults = match tokio::time::timeout(bound, store.faulty_nodes()).await {
         Ok(Ok(_)) => Vec::new(),
         // Another command may be refused too.
@@ -133,7 +135,7 @@ async fn ask_store(config: &Config) -> Result<Vec<StoreError>, StartError> {
         Err(_) => return Err(StartError::Store(StoreError::Timeout)),
     };
     // Each of its questions is bounded by itself.
-    for fault in store.dry_run(config.registry.is_some()).await {
+    for fault in store.dry_run(config.registry.enabled).await {
         if !faults.contains(&fault) {
             faults.push(fault);
         }

@@ -1,11 +1,8 @@
-//! Collecting what does not hold, and the readers of single values that several sections share.
+//! Collecting what does not hold, and what several sections judge alike.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use cube_settings::{Network, Secret, Span};
-use ipnet::IpNet;
+use cube_settings::{Secret, SecretFile};
 
 use super::path::KeyPath;
 use super::source::{Broken, Fault};
@@ -59,45 +56,9 @@ impl Check<'_> {
         }
     }
 
-    /// A path, relative to the configuration file.
-    pub(super) fn path(&self, text: &str) -> PathBuf {
-        self.base.join(text)
-    }
-
-    /// A time that must not be nothing.
-    pub(super) fn some_time(&mut self, key: &str, span: Span) -> Duration {
-        self.require(key, !span.0.is_zero(), "must be longer than 0s");
-        span.0
-    }
-
-    pub(super) fn at_least_one(&mut self, key: &str, number: u32) -> u32 {
-        self.require(key, number > 0, "must be at least 1");
-        number.max(1)
-    }
-
-    pub(super) fn address(&mut self, key: &str, text: &str) -> Option<SocketAddr> {
-        match text.parse::<SocketAddr>() {
-            Ok(address) if address.port() > 0 => return Some(address),
-            Ok(_) => self.fault(key, format!("{text:?}: port 0 is nowhere to connect to")),
-            Err(_) => self
-                .fault(key, format!("{text:?} is no address with a port such as 0.0.0.0:8081 or [::]:8081")),
-        }
-        None
-    }
-
-    pub(super) fn addresses(&mut self, key: &str, list: &[String]) -> Vec<SocketAddr> {
-        list.iter().enumerate().filter_map(|(at, text)| self.address(&format!("{key}[{at}]"), text)).collect()
-    }
-
-    pub(super) fn networks(&mut self, key: &str, list: &[String]) -> Vec<IpNet> {
-        let mut networks = Vec::with_capacity(list.len());
-        for (at, text) in list.iter().enumerate() {
-            match Network::parse(text) {
-                Ok(network) => networks.push(network),
-                Err(message) => self.fault(&format!("{key}[{at}]"), message),
-            }
-        }
-        networks
+    /// Puts the directory of the configuration file before a relative path.
+    pub(super) fn locate(&self, path: &mut PathBuf) {
+        *path = self.base.join(&*path);
     }
 
     /// A plain http URL without user, query and fragment.
@@ -127,28 +88,24 @@ impl Check<'_> {
         good
     }
 
-    /// A secret from the file itself or from the file it names. Empty is none.
-    pub(super) fn secret(
-        &mut self,
-        key: &str,
-        text: Option<Secret>,
-        file: Option<&String>,
-    ) -> Option<Secret> {
-        let text = text.filter(|secret| !secret.is_empty());
-        let Some(file) = file else { return text };
+    /// Reads a secret that is in the configuration itself or in a file that it names. Empty is none.
+    pub(super) fn secret(&mut self, key: &str, text: &mut Option<Secret>, file: Option<&mut SecretFile>) {
+        text.take_if(|secret| secret.is_empty());
+        let Some(file) = file else { return };
         let file_key = format!("{key}_file");
         if text.is_some() {
             self.fault(&file_key, format!("{key} is set as well; only one of them can count"));
         }
-        self.secret_file(&file_key, file)
+        self.secret_file(&file_key, file);
     }
 
-    /// The text of a file without its last line end.
-    pub(super) fn secret_file(&mut self, key: &str, file: &str) -> Option<Secret> {
+    /// Reads the text of a file without its last line end.
+    pub(super) fn secret_file(&mut self, key: &str, file: &mut SecretFile) {
+        let path = self.base.join(file.path());
+        *file = SecretFile::new(&path);
         if !self.reads(key) {
-            return None;
+            return;
         }
-        let path = self.path(file);
         match std::fs::read_to_string(&path) {
             Ok(text) => {
                 let text = text.strip_suffix('\n').unwrap_or(&text);
@@ -158,12 +115,9 @@ impl Check<'_> {
                 } else if text.chars().any(char::is_control) {
                     self.fault(key, format!("{} holds more than one line of text", path.display()));
                 }
-                Some(Secret::new(text))
+                file.set(Some(Secret::new(text)));
             }
-            Err(error) => {
-                self.fault(key, format!("{}: {error}", path.display()));
-                None
-            }
+            Err(error) => self.fault(key, format!("{}: {error}", path.display())),
         }
     }
 

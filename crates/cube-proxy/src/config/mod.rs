@@ -1,12 +1,11 @@
 //! The configuration: one YAML file, every key overridable from the environment (config.md).
 //!
-//! [`load`] reads text into the file's form (`file`), judges it (`resolve`) and answers a
-//! [`Config`] in which every value holds. What does not hold is a [`ConfigError`] that names file,
+//! [`load`] reads text into a [`Config`] whose single values hold, and judges what hangs on more than
+//! one of them (`resolve`). What does not hold is a [`ConfigError`] that names file,
 //! line, column and key, all faults at once where one does not hide another.
 
 mod check;
 mod error;
-mod file;
 mod keys;
 mod otlp;
 mod path;
@@ -17,8 +16,6 @@ mod types;
 
 #[cfg(test)]
 mod reference;
-#[cfg(test)]
-mod shape;
 #[cfg(test)]
 mod tests;
 

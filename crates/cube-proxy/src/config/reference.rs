@@ -1,4 +1,4 @@
-//! docs/configuration.md, made from what the code knows: names, order and types from `file`,
+//! docs/configuration.md, made from what the code knows: names, order and types from the sections,
 //! defaults and meaning from conf/cube-proxy.yaml (which a test keeps equal to the code's).
 //!
 //! `UPDATE_DOCS=1 cargo test -p cube-proxy --lib reference` writes it; without the variable the
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use serde_yaml::Value;
 
-use super::file::File;
 use super::path::{KeyPath, Step};
-use super::shape::{Shape, Shaped};
 use super::source;
+use super::types::Config;
 use super::{KEYS, Takes};
+use cube_settings::{Section, Shape};
 
 const HEAD: &str = "\
 # Configuration
@@ -116,10 +116,9 @@ impl Page {
     }
 }
 
-/// When a changed value counts. A file with a secret counts as the secret in it.
+/// When a changed value counts.
 fn live(path: &str) -> &'static str {
-    let of = |name: &str| KEYS.iter().find(|key| key.name == name).map(|key| key.takes);
-    match of(path).or_else(|| of(path.strip_suffix("_file")?)) {
+    match KEYS.iter().find(|key| key.name == path).map(|key| key.takes) {
         Some(Takes::Live) => "live at SIGHUP",
         Some(Takes::Restart) => "needs an upgrade or a restart",
         None => panic!("{path}: KEYS does not say when it takes effect"),
@@ -129,7 +128,7 @@ fn live(path: &str) -> &'static str {
 fn page() -> String {
     let text = std::fs::read_to_string(root().join("conf/cube-proxy.yaml")).unwrap();
     let mut variables = BTreeMap::new();
-    source::variables(&serde_yaml::to_value(File::default()).unwrap(), &KeyPath::default(), &mut variables);
+    source::variables(&serde_yaml::to_value(Config::default()).unwrap(), &KeyPath::default(), &mut variables);
     let by_path = variables.into_iter().map(|(name, path)| {
         let keys = path.0.iter().map(|step| match step {
             Step::Key(key) => key.clone(),
@@ -144,8 +143,7 @@ fn page() -> String {
         defaults: serde_yaml::from_str(&text).unwrap(),
         variables: by_path.collect(),
     };
-    let Shape::Section(sections) = File::shape() else { panic!("the file is a section") };
-    for (name, shape) in &sections {
+    for (name, shape) in &Config::described() {
         let _ = write!(page.text, "\n## {name}\n");
         match shape {
             Shape::Section(keys) => page.keys(name, keys),

@@ -1,38 +1,35 @@
 //! From the configuration to what each crate is told.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use cube_metadata::{FileStore, MetadataStore, RedisSettings, RedisStore, StoreError};
+use cube_metadata::{FileStore, MetadataStore, RedisSettings, RedisStore, StoreError, StoreKind};
 use cube_route::preview::LinkBase;
 use cube_route::{Rules, RulesError};
 
-use super::types::{Config, Dialect, RedisStore as RedisConfig, Store};
+use super::types::{Config, Dialect};
 
 impl Config {
     /// `lifecycle` and `resume`, for the lifecycle.
     #[must_use]
     pub fn lifecycle(&self) -> cube_lifecycle::Settings {
-        let resume = self.resume.as_ref().map(|resume| cube_lifecycle::ResumeSettings {
-            url: resume.url.to_string().trim_end_matches('/').to_owned(),
-            timeout: resume.timeout,
-            max_concurrent: resume.max_concurrent,
-            token: resume.token.clone(),
-        });
+        let resume = self.resume.url.is_some().then(|| self.resume.clone());
         cube_lifecycle::Settings { resume, ..self.lifecycle.clone() }
     }
 
     /// `registry`, for the lifecycle; `None`: not announced.
     #[must_use]
     pub fn registry(&self) -> Option<cube_lifecycle::RegistrySettings> {
-        let registry = self.registry.as_ref()?;
-        Some(cube_lifecycle::RegistrySettings {
-            proxy_id: registry.proxy_id.clone(),
-            admin_url: registry.admin_url.clone(),
-            resume_url: registry.resume_url.clone(),
-            node_ip: self.node_ip,
-            interval: registry.interval,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        })
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let registry =
+            || cube_lifecycle::RegistrySettings { node_ip: self.node_ip, version, ..self.registry.clone() };
+        self.registry.enabled.then(registry)
+    }
+
+    /// `store.redis`, with the key of the shared faulty set.
+    #[must_use]
+    pub fn redis(&self) -> RedisSettings {
+        RedisSettings { faulty_set: self.breaker.shared_set.clone(), ..self.store.redis.clone() }
     }
 
     /// `routing.domains` and the dialect, for cube-route.
@@ -61,38 +58,17 @@ impl Config {
     /// # Errors
     /// [`StoreError::Invalid`] when the settings do not hold or the file is broken.
     pub fn open_store(&self, registry: &prometheus::Registry) -> Result<Arc<dyn MetadataStore>, StoreError> {
-        Ok(match &self.store {
-            Store::File(path) => FileStore::open(path, registry)?,
-            Store::Redis(redis) => {
-                let settings = redis.settings(&self.breaker.shared_set);
-                RedisStore::connect(settings, self.lifecycle.follow_redis, registry)?
+        Ok(match (self.store.kind, &self.store.file) {
+            (StoreKind::File, path) => FileStore::open(path.as_deref().unwrap_or(Path::new("")), registry)?,
+            (StoreKind::Redis, _) => {
+                RedisStore::connect(self.redis(), self.lifecycle.follow_redis, registry)?
             }
         })
     }
 }
 
-impl RedisConfig {
-    /// `store.redis`, with the key of the shared faulty set, for cube-metadata.
-    #[must_use]
-    pub fn settings(&self, faulty_set: &str) -> RedisSettings {
-        RedisSettings {
-            url: self.url.clone(),
-            username: self.username.clone(),
-            password: self.password.clone(),
-            sentinel_password: self.sentinel_password.clone(),
-            ca_file: self.ca_file.clone(),
-            key_prefixes: self.key_prefixes.clone(),
-            command_timeout: self.command_timeout,
-            tracking: self.tracking,
-            faulty_set: faulty_set.to_owned(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::super::{Environment, Machine, parse};
     use super::*;
 
@@ -107,10 +83,7 @@ mod tests {
         assert_eq!(config.cache, cube_resolver::Settings::default());
         assert_eq!(config.breaker, cube_breaker::Settings::default());
         assert_eq!(config.lifecycle(), cube_lifecycle::Settings::default());
-        let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
-        let (ours, theirs) = (redis.settings(&config.breaker.shared_set), RedisSettings::default());
-        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
-        assert_eq!(ours.url, theirs.url);
+        assert!(config.redis() == RedisSettings::default());
         assert_eq!(config.rules().unwrap(), Rules::default());
     }
 
@@ -122,12 +95,11 @@ mod tests {
              store: {redis: {password: example-token}}\nbreaker: {shared_set: bad, min_sandboxes: 7}",
         );
         let resume = config.lifecycle().resume.unwrap();
-        assert_eq!(resume.url, "http://127.0.0.1:8083/base");
+        assert_eq!(resume.url.as_deref(), Some("http://127.0.0.1:8083/base"));
         assert_eq!(config.registry().unwrap().interval.as_millis(), 500);
         assert!(config.rules().unwrap().client_id_suffix());
         assert_eq!(config.breaker.min_sandboxes, 7);
-        let Store::Redis(redis) = &config.store else { panic!("{:?}", config.store) };
-        let settings = redis.settings(&config.breaker.shared_set);
+        let settings = config.redis();
         assert_eq!(
             (settings.password.unwrap().expose_text(), settings.faulty_set.as_str()),
             ("example-token", "bad")

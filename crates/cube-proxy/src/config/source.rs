@@ -7,8 +7,8 @@ use std::ffi::{OsStr, OsString};
 use serde_yaml::{Mapping, Value};
 
 use super::error::{Origin, Problem};
-use super::file::File;
 use super::path::{KeyPath, Step, locate};
+use super::types::Config;
 
 /// What an override is named after.
 const PREFIX: &str = "CUBE_PROXY_";
@@ -77,7 +77,7 @@ impl Source {
 /// What was read, and what in it could not be: that is left out of `file`, so that the rest can be
 /// judged too.
 pub(super) struct Reading {
-    pub(super) file: File,
+    pub(super) file: Config,
     pub(super) source: Source,
     pub(super) warnings: Vec<String>,
     pub(super) faults: Vec<Fault>,
@@ -139,7 +139,7 @@ impl Broken {
 pub(super) fn read(text: String, environment: &Environment) -> Result<Reading, Vec<Problem>> {
     let mut source = Source { text, overrides: Vec::new() };
     let mut value = parse(&source.text)?;
-    let known = serde_yaml::to_value(File::default()).unwrap_or_default();
+    let known = serde_yaml::to_value(Config::default()).unwrap_or_default();
     let mut faults = Vec::new();
     check_keys(&mut value, &known, &KeyPath::default(), &mut faults);
     let warnings = overrides(&mut value, &known, environment, &mut source.overrides, &mut faults);
@@ -152,9 +152,9 @@ pub(super) fn read(text: String, environment: &Environment) -> Result<Reading, V
 }
 
 /// The file's values, without those that are of the wrong kind.
-fn values(mut value: Value, faults: &mut Vec<Fault>, broken: &mut Broken) -> Option<File> {
+fn values(mut value: Value, faults: &mut Vec<Fault>, broken: &mut Broken) -> Option<Config> {
     loop {
-        let error = match serde_path_to_error::deserialize::<_, File>(value.clone()) {
+        let error = match serde_path_to_error::deserialize::<_, Config>(value.clone()) {
             Ok(file) => return Some(file),
             Err(error) => error,
         };
@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    fn file(text: &str, environment: &[(&str, &str)]) -> File {
+    fn file(text: &str, environment: &[(&str, &str)]) -> Config {
         let reading = read(text.to_owned(), &environment.iter().copied().collect());
         let Reading { file, faults, .. } = reading.map_err(|problems| format!("{problems:?}")).unwrap();
         assert_eq!(faults, []);
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn an_empty_file_and_empty_sections_are_the_defaults() {
         for text in ["", "# nothing\n", "limits:\n  # body: 1KiB\nlisten:\n", "{}"] {
-            assert_eq!(file(text, &[]), File::default(), "{text:?}");
+            assert_eq!(file(text, &[]), Config::default(), "{text:?}");
         }
     }
 
@@ -494,7 +494,7 @@ mod tests {
     #[test]
     fn every_key_can_be_overridden() {
         let mut names = BTreeMap::new();
-        variables(&serde_yaml::to_value(File::default()).unwrap(), &KeyPath::default(), &mut names);
+        variables(&serde_yaml::to_value(Config::default()).unwrap(), &KeyPath::default(), &mut names);
         for name in [
             "CUBE_PROXY_NODE_IP",
             "CUBE_PROXY_LISTEN__HTTP",
@@ -519,7 +519,7 @@ mod tests {
             ],
         );
         assert_eq!(read.errors.dialect, cube_edge::Dialect::E2b);
-        assert_eq!(read.listen.http, ["127.0.0.1:1", "127.0.0.1:2"]);
+        assert_eq!(read.listen.http, ["127.0.0.1:1", "127.0.0.1:2"].map(|text| text.parse().unwrap()));
         assert_eq!(read.store.redis.password.unwrap().expose_text(), "example-token");
         assert_eq!(read.store.redis.username, None);
         assert_eq!(read.limits.headers, 7);
@@ -549,7 +549,7 @@ mod tests {
                 .collect();
         let Reading { file, warnings, .. } =
             read(String::new(), &environment).map_err(|p| format!("{p:?}")).unwrap();
-        assert_eq!(file, File::default());
+        assert_eq!(file, Config::default());
         assert_eq!(warnings.len(), 2);
         assert!(warnings.iter().any(|warning| warning.contains("CUBE_PROXY_PORT ")), "{warnings:?}");
     }

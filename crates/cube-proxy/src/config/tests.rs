@@ -1,7 +1,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::file::File;
 use super::*;
 
 fn machine() -> Machine {
@@ -31,8 +30,8 @@ fn problem(text: &str) -> String {
 fn the_annotated_file_says_exactly_the_defaults() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conf/cube-proxy.yaml");
     let text = std::fs::read_to_string(path).unwrap();
-    let written: File = serde_yaml::from_str(&text).unwrap();
-    assert_eq!(written, File::default());
+    let written: Config = serde_yaml::from_str(&text).unwrap();
+    assert_eq!(written, Config::default());
 
     // Every key is there, in the order of the format, and none is missing a comment above its
     // section or itself.
@@ -44,7 +43,7 @@ fn the_annotated_file_says_exactly_the_defaults() {
     }
     let (mut in_file, mut built_in) = (Vec::new(), Vec::new());
     keys(&serde_yaml::from_str(&text).unwrap(), "", &mut in_file);
-    keys(&serde_yaml::to_value(File::default()).unwrap(), "", &mut built_in);
+    keys(&serde_yaml::to_value(Config::default()).unwrap(), "", &mut built_in);
     assert_eq!(in_file, built_in);
     assert_eq!(config(&text), config(""));
 }
@@ -56,7 +55,7 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(c.listen.http, ["0.0.0.0:8081".parse().unwrap()]);
     assert_eq!(c.listen.https, [], "no certificate, no https");
     assert_eq!(c.listen.admin, Some("127.0.0.1:8082".parse().unwrap()));
-    assert_eq!(c.errors, Errors { dialect: Dialect::Cube, mask_existence: true });
+    assert_eq!((c.errors.dialect, *c.errors.mask_existence), (Dialect::Cube, true));
     assert_eq!(*c.limits.body, Some(256 << 20));
     assert_eq!((c.limits.head, c.limits.headers, c.limits.target), (65_536, 100, 32_768));
     assert_eq!(*c.limits.connections, (65_536 - 1500 - 512) / 2);
@@ -66,27 +65,27 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(c.upstream.host_ports, 1024..=65535);
     assert_eq!(c.cache.stale_if_error, Duration::from_secs(600));
     assert_eq!(c.drain.timeout, Duration::from_secs(3600));
-    assert_eq!(c.server.threads, 4);
-    assert_eq!((c.resume.is_none(), c.registry.is_none(), !c.response_cache.enabled), (true, true, true));
-    assert_eq!(c.traffic_token.exempt_ports, [0; 0]);
-    assert_eq!(c.routing.envd_control_from, None);
+    assert_eq!(*c.server.threads, 4);
+    assert_eq!((c.resume.url.is_none(), c.registry.enabled, c.response_cache.enabled), (true, false, false));
+    assert!(c.traffic_token.exempt_ports.is_empty());
+    assert_eq!(*c.routing.envd_control_from, None);
 }
 
 #[test]
 fn the_e2b_dialect_brings_its_own_defaults() {
     let c = config("errors: {dialect: e2b}");
-    assert!(!c.errors.mask_existence);
+    assert!(!*c.errors.mask_existence);
     assert_eq!(*c.limits.body, None);
-    assert_eq!(c.traffic_token.exempt_ports, [49983]);
+    assert_eq!(*c.traffic_token.exempt_ports, [cube_route::Port::ENVD]);
     assert_eq!(*c.upstream.port_open_wait, Duration::from_secs(1));
-    assert_eq!(c.routing.envd_control_from, Some(vec![]));
+    assert_eq!(*c.routing.envd_control_from, Some(vec![]));
     let c = config(
         "errors: {dialect: e2b, mask_existence: true}\nlimits: {body: 1KiB}\n\
          traffic_token: {exempt_ports: []}\nupstream: {port_open_wait: 0s}",
     );
-    assert!(c.errors.mask_existence);
+    assert!(*c.errors.mask_existence);
     assert_eq!((*c.limits.body, *c.upstream.port_open_wait), (Some(1024), Duration::ZERO));
-    assert_eq!(c.traffic_token.exempt_ports, [0; 0]);
+    assert!(c.traffic_token.exempt_ports.is_empty());
     assert_eq!(*config("limits: {body: 0}").limits.body, None);
 }
 
@@ -126,8 +125,8 @@ fn what_is_of_the_wrong_kind_does_not_hide_what_is_wrong_elsewhere() {
         "listen.metrics",
         "routing.trusted_proxies[0]",
         "routing.trusted_proxies[2]",
-        "traffic_token.exempt_ports",
         "traffic_token.exempt_ports[0]",
+        "traffic_token.exempt_ports[1]",
     ];
     assert_eq!(keys, want, "{error}");
 }
@@ -238,7 +237,7 @@ fn what_does_not_hold_is_refused() {
         ("store: {redis: {command_timeout: 0s}}", "store.redis.command_timeout"),
         ("cache: {ttl_min: 701s}", "cache.ttl_min"),
         ("cache: {capacity: 0}", "cache.capacity"),
-        ("traffic_token: {exempt_ports: [0]}", "traffic_token.exempt_ports"),
+        ("traffic_token: {exempt_ports: [0]}", "traffic_token.exempt_ports[0]"),
         ("resume: {url: \"https://127.0.0.1\"}", "resume.url"),
         ("resume: {url: \"127.0.0.1:8083\"}", "resume.url"),
         ("resume: {url: \"http://u:p@127.0.0.1\"}", "resume.url"),
@@ -292,7 +291,7 @@ fn addresses_and_names_are_kept_in_one_spelling() {
     assert_eq!(c.node_ip, Some("10.0.0.1".parse().unwrap()));
     assert_eq!(c.routing.domains, ["cube.app"]);
     assert_eq!(c.routing.trusted_proxies, ["10.0.0.0/8".parse().unwrap(), "fd00::1/128".parse().unwrap()]);
-    let plane = c.routing.control_plane.unwrap();
+    let plane = c.control_plane.unwrap();
     assert_eq!((plane.host.as_str(), plane.port), ("fd00::5", 3000));
     assert_eq!(plane.hosts, ["api.cube.app", "::1", "::2", "127.0.0.1"]);
     assert_eq!(plane.tls, None);
@@ -302,7 +301,7 @@ fn addresses_and_names_are_kept_in_one_spelling() {
 
 #[test]
 fn a_control_plane_over_tls_is_verified_by_the_systems_authorities_or_by_those_of_a_file() {
-    let plane = |text| config(text).routing.control_plane.unwrap();
+    let plane = |text| config(text).control_plane.unwrap();
     let system = plane("routing: {control_plane: {url: \"https://api.example.org\", hosts: [a]}}");
     assert_eq!((system.port, system.tls), (443, Some(cube_edge::TlsTrust::system())));
     let directory = tempfile::tempdir().unwrap();
@@ -337,11 +336,11 @@ fn secrets_come_from_files_and_are_never_shown() {
                 resume: {url: \"http://127.0.0.1:8083/\", token_file: token}\n\
                 tracing: {otlp: {endpoint: \"http://a\", headers: [{name: Authorization, file: token}]}}\n";
     let c = read_in(text, dir.path()).unwrap().config;
-    assert_eq!(c.admin.token.as_ref().unwrap().expose_text(), "example-token");
-    let resume = c.resume.as_ref().unwrap();
-    assert_eq!(resume.token.as_ref().unwrap().expose_text(), "example-token");
-    assert_eq!(resume.url.port_u16(), Some(8083));
-    let (name, value) = &c.tracing.otlp.as_ref().unwrap().headers[0];
+    assert_eq!(c.admin.token().unwrap().expose_text(), "example-token");
+    assert_eq!(c.redis().password().unwrap().expose_text(), "example-token");
+    assert_eq!(c.resume.token_file.as_ref().unwrap().secret().unwrap().expose_text(), "example-token");
+    assert_eq!(c.resume.url.as_deref(), Some("http://127.0.0.1:8083"));
+    let (name, value) = &c.otlp.as_ref().unwrap().headers[0];
     assert_eq!((name.as_str(), value.expose_text()), ("authorization", "example-token"));
     assert!(!format!("{c:?}").contains("example-token"));
     for (text, key) in [
@@ -445,8 +444,8 @@ fn a_small_file_limit_leaves_some_connections_and_a_warning() {
 
 #[test]
 fn the_registry_is_named_after_the_host() {
-    assert_eq!(config("registry: {enabled: true}").registry.unwrap().proxy_id, "node-7");
-    assert_eq!(config("registry: {enabled: true, proxy_id: p1}").registry.unwrap().proxy_id, "p1");
+    assert_eq!(config("registry: {enabled: true}").registry().unwrap().proxy_id.as_str(), "node-7");
+    assert_eq!(config("registry: {enabled: true, proxy_id: p1}").registry().unwrap().proxy_id.as_str(), "p1");
 }
 
 #[test]
@@ -465,7 +464,7 @@ fn a_file_that_cannot_be_read_is_named() {
 fn the_demo_files_hold_and_name_sandboxes() {
     let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conf");
     let config = load(&conf.join("demo.yaml"), &Environment::default()).unwrap().config;
-    let Store::File(path) = &config.store else { panic!("{:?}", config.store) };
+    let path = config.store.file.unwrap();
     let store = cube_metadata::FileStore::from_yaml(&std::fs::read_to_string(path).unwrap()).unwrap();
     let id = cube_route::SandboxId::parse("app").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

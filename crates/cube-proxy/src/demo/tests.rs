@@ -54,7 +54,7 @@ fn four_sandboxes_are_in_the_store() {
 #[test]
 fn the_configuration_puts_the_page_at_the_plain_address() {
     let parts = demo();
-    let plane = parts.config.routing.control_plane.as_ref().unwrap();
+    let plane = parts.config.control_plane.as_ref().unwrap();
     assert_eq!(plane.hosts, ["127.0.0.1", "localhost"]);
     let page = talk(plane.port, &get("/", ""));
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("/sandbox/live/8080/ws"), "{page}");
@@ -69,7 +69,7 @@ fn the_configuration_puts_the_page_at_the_plain_address() {
 #[test]
 fn names_are_the_same_in_the_store_on_the_page_in_the_commands_and_in_the_documents() {
     let parts = demo();
-    let plane = parts.config.routing.control_plane.as_ref().unwrap();
+    let plane = parts.config.control_plane.as_ref().unwrap();
     let page = talk(plane.port, &get("/", ""));
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/quick-start.md");
     let docs = std::fs::read_to_string(docs).unwrap();
@@ -97,7 +97,7 @@ fn names_are_the_same_in_the_store_on_the_page_in_the_commands_and_in_the_docume
 #[test]
 fn the_manager_takes_a_second_to_wake_a_sandbox_and_knows_no_others() {
     let parts = demo();
-    let resume = parts.config.resume.as_ref().unwrap().url.port_u16().unwrap();
+    let resume = parts.config.resume.url.as_ref().unwrap().parse::<http::Uri>().unwrap().port_u16().unwrap();
     let call = |id: &str| {
         let began = std::time::Instant::now();
         let path = format!("/internal/resume?sandbox_id={id}&request_id=r1");

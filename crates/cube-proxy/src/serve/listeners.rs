@@ -67,7 +67,7 @@ pub(super) fn bind_plain(
         handles.push(ListenerHandle::new(option, address, handle));
     };
     if let Some(address) = listen.admin {
-        let token = config.admin.token.clone();
+        let token = config.admin.token().cloned();
         let app = AdminApp::new(gateway.admin_api(readiness.clone(), token));
         let socket = inherited.take(address);
         add(

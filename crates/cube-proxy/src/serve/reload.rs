@@ -155,7 +155,7 @@ impl Reload {
             lifecycle: new.lifecycle(),
             breaker: new.breaker.clone(),
             access_log: edge_settings::access_log(&new),
-            admin_token: new.admin.token.clone(),
+            admin_token: new.admin.token().cloned(),
         };
         self.gateway.update(settings).map_err(super::not_assembled)?;
         match (certificates, &self.certificates) {
@@ -185,8 +185,8 @@ fn as_running(running: &Config) -> Environment {
 /// Says by key what came into force and what did not; never a value, which may be a secret.
 fn tell(running: &Config, wanted: &Config, new: &Config) {
     let names = |keys: Vec<&'static str>| keys.join(", ");
-    let changed = names(KEYS.iter().filter(|key| key.differs(running, new)).map(|key| key.name).collect());
-    let left = KEYS.iter().filter(|key| key.differs(wanted, new));
+    let changed = names(KEYS.iter().filter(|key| !(key.same)(running, new)).map(|key| key.name).collect());
+    let left = KEYS.iter().filter(|key| !(key.same)(wanted, new));
     // What only follows from such a key is not the operator's to change.
     let left = names(
         left.filter(|key| key.takes == Takes::Restart || key.name == "tls.certificates")

@@ -1,5 +1,7 @@
 //! A preview link: a URL with a ticket (previews.md, "Making links").
 
+use std::fmt;
+
 use super::query::{PARAMETER, take_parameter};
 use super::{MIN_TOKEN, Ticket, TicketPort};
 use crate::{ClientHost, Port, SandboxId};
@@ -39,6 +41,12 @@ impl LinkBase {
 
     fn scheme(&self) -> &'static str {
         if self.https { "https" } else { "http" }
+    }
+}
+
+impl fmt::Display for LinkBase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme(), self.authority)
     }
 }
 

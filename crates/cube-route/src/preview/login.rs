@@ -1,5 +1,7 @@
 //! Where people are sent to log in (previews.md, "Sending people to log in").
 
+use std::fmt;
+
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use crate::{ClientHost, Port, SandboxId};
@@ -43,6 +45,26 @@ enum Placeholder {
     Port,
 }
 
+impl Placeholder {
+    const ALL: [(&'static str, Self); 4] =
+        [("host", Self::Host), ("path", Self::Path), ("sandbox", Self::Sandbox), ("port", Self::Port)];
+
+    fn of(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(own, _)| *own == name).map(|(_, placeholder)| *placeholder)
+    }
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, placeholder)| *placeholder == self).map_or("", |(name, _)| name)
+    }
+}
+
+impl fmt::Display for LoginUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.start)?;
+        self.rest.iter().try_for_each(|(placeholder, behind)| write!(f, "{{{}}}{behind}", placeholder.name()))
+    }
+}
+
 impl LoginUrl {
     /// Reads a template.
     ///
@@ -56,13 +78,8 @@ impl LoginUrl {
         let mut rest = Vec::new();
         for piece in pieces {
             let (name, behind) = piece.split_once('}').ok_or(LoginUrlError::Brace)?;
-            let placeholder = match name {
-                "host" => Placeholder::Host,
-                "path" => Placeholder::Path,
-                "sandbox" => Placeholder::Sandbox,
-                "port" => Placeholder::Port,
-                _ => return Err(LoginUrlError::Unknown(name.to_owned())),
-            };
+            let unknown = || LoginUrlError::Unknown(name.to_owned());
+            let placeholder = Placeholder::of(name).ok_or_else(unknown)?;
             if at < question {
                 return Err(LoginUrlError::Place(name.to_owned()));
             }
@@ -124,6 +141,7 @@ mod tests {
     #[test]
     fn placeholders_are_filled_in_encoded() {
         let all = "https://p.example/login?h={host}&to={path}&s={sandbox}&p={port}&x";
+        assert_eq!(LoginUrl::parse(all).unwrap().to_string(), all);
         assert_eq!(
             location(all, "/a b/é?x=1&y=~"),
             "https://p.example/login?h=3000-abc_1.cube.test%3A8443&to=%2Fa%20b%2F%C3%A9%3Fx%3D1%26y%3D~&s=abc_1&\
