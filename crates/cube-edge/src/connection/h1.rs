@@ -52,6 +52,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Driver<A> {
                     // Boxed, so that no connection carries the size of a request for its whole life.
                     let serve = Box::pin(exchange.serve(stream, request, &downstream, last));
                     let served = tokio::select! {
+                        biased;
                         served = serve => served,
                         () = async { conn.overdue().await; conn.reset_on_close(); } => return,
                     };

@@ -10,13 +10,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
+use http::{HeaderMap, Method, StatusCode, Version};
 use parking_lot::Mutex;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::Digest;
 use pingora::protocols::http::HttpTask;
 use pingora::protocols::http::custom::{CustomMessageWrite, server};
-use pingora::protocols::http::date::get_cached_date;
 use pingora::protocols::l4::socket::SocketAddr;
 use pingora::{Error, ErrorType, OrErr, Result};
 
@@ -32,6 +31,8 @@ pub(super) struct Client {
     /// What is still to come of the request's body.
     pub(super) body: Body,
     pub(super) out: Out,
+    /// The head that is to be put next, as it came in; empty where it did not.
+    pub(super) came: Bytes,
     /// How the response's body is framed; none before its head is there.
     framing: Option<Framing>,
     /// The connection ends with this request.
@@ -52,14 +53,15 @@ impl Client {
     }
 
     /// Puts a response's head, as it leaves.
-    fn put_head(&mut self, head: &mut ResponseHeader) -> Result<()> {
+    fn put_head(&mut self, head: &ResponseHeader) {
+        let came = &std::mem::take(&mut self.came);
         let interim = head.status.is_informational() && head.status != StatusCode::SWITCHING_PROTOCOLS;
         if interim {
             // HTTP/1.0 defines no 1xx (RFC 9110, 15.2).
             if self.version >= Version::HTTP_11 {
-                put_response(head, self.out.head());
+                put_response(head, came, None, self.out.head());
             }
-            return Ok(());
+            return;
         }
         let framing = if head.status == StatusCode::SWITCHING_PROTOCOLS {
             Framing::Close
@@ -73,22 +75,19 @@ impl Client {
         // Whoever is told before his request is over may leave the rest of it unsent, and what he sends
         // then would be taken for that rest.
         self.closes |= framing == Framing::Close || !self.body.is_over() || self.drain.closing();
-        if head.status != StatusCode::SWITCHING_PROTOCOLS {
-            head.insert_header(header::DATE, get_cached_date())?;
-            let upgrade = self.stream.conn().take_nominate_upgrade();
-            head.insert_header(
-                header::CONNECTION,
-                HeaderValue::from_static(match (upgrade, self.closes) {
-                    (true, true) => "Upgrade, close",
-                    (true, false) => "Upgrade, keep-alive",
-                    (false, true) => "close",
-                    (false, false) => "keep-alive",
-                }),
-            )?;
-        }
         self.framing = Some(framing);
-        put_response(head, self.out.head());
-        Ok(())
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            put_response(head, came, None, self.out.head());
+            return;
+        }
+        let upgrade = self.stream.conn().take_nominate_upgrade();
+        let connection = match (upgrade, self.closes) {
+            (true, true) => "Upgrade, close",
+            (true, false) => "Upgrade, keep-alive",
+            (false, true) => "close",
+            (false, false) => "keep-alive",
+        };
+        put_response(head, came, Some(connection), self.out.head());
     }
 
     /// Puts a piece of the response's body.
@@ -136,6 +135,7 @@ impl Down {
             stream,
             body,
             out: Out::default(),
+            came: Bytes::new(),
             framing: None,
             closes: closes || !keep_alive,
             drain,
@@ -145,11 +145,11 @@ impl Down {
         (Self { client: client.clone(), request: head, raw, empty, response: None }, client)
     }
 
-    fn put_head(&mut self, mut head: Box<ResponseHeader>) -> Result<()> {
+    fn put_head(&mut self, head: Box<ResponseHeader>) -> Result<()> {
         if self.response.is_some() {
             return Ok(()); // said already
         }
-        self.client.lock().put_head(&mut head)?;
+        self.client.lock().put_head(&head);
         if !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS {
             self.response = Some(head);
         }

@@ -4,12 +4,14 @@ use std::mem::MaybeUninit;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use cube_http1::ChunkWatch;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use pingora::http::{RequestHeader, ResponseHeader, header_value_from_raw};
 use pingora::protocols::http::authority::validate_request_authority;
+use pingora::protocols::http::date::get_cached_date;
 use pingora::{Error, ErrorType, OrErr, Result};
 
 use super::body::Body;
+use super::spelling::{put_field, put_fields};
 
 /// The most headers that are read of a message.
 const MAX_HEADERS: usize = 256;
@@ -38,14 +40,20 @@ impl Request {
         }
         let version = if parsed.version? == 1 { Version::HTTP_11 } else { Version::HTTP_10 };
         let target = parsed.path?.as_bytes();
-        let mut head = RequestHeader::build(parsed.method?, target, Some(parsed.headers.len() + 8)).ok()?;
-        head.set_version(version);
+        let (mut parts, ()) = http::Request::new(()).into_parts();
+        parts.method = Method::from_bytes(parsed.method?.as_bytes()).ok()?;
+        parts.version = version;
+        // With room for what the proxy sets.
+        parts.headers = HeaderMap::with_capacity(parsed.headers.len() + 8);
+        for field in parsed.headers.iter() {
+            let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+            let value = HeaderValue::from_maybe_shared(raw.slice_ref(field.value)).ok()?;
+            parts.headers.try_append(name, value).ok()?;
+        }
+        let mut head = RequestHeader::from(parts);
+        head.set_raw_path(target).ok()?;
         if head.raw_path() != target || head.method == Method::CONNECT {
             return None;
-        }
-        for field in parsed.headers.iter() {
-            let value = HeaderValue::from_maybe_shared(raw.slice_ref(field.value)).ok()?;
-            head.append_header(raw.slice_ref(field.name.as_bytes()), value).ok()?;
         }
         validate_request_authority(&head).ok()?;
         let body = request_body(&head.headers, version)?;
@@ -88,6 +96,8 @@ fn keeps_alive(headers: &HeaderMap, version: Version) -> bool {
 /// A response's head, and what follows from it.
 pub(super) struct Response {
     pub(super) head: Box<ResponseHeader>,
+    /// The head as it came in.
+    pub(super) raw: Bytes,
     /// The body behind it; none behind an interim response.
     pub(super) body: Option<Body>,
     /// Whether the upstream serves another request on this connection.
@@ -114,24 +124,36 @@ impl Response {
         };
         let status = parsed.code.unwrap_or_default();
         let count = parsed.headers.len();
-        let mut head = Box::new(ResponseHeader::build(status, Some(count + 4))?);
         let version = if parsed.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
-        head.set_version(version);
-        head.set_reason_phrase(parsed.reason)?;
+        let (mut parts, ()) = http::Response::new(()).into_parts();
+        parts.status =
+            StatusCode::from_u16(status).or_err(ErrorType::InvalidHTTPHeader, "the status of a response")?;
+        parts.version = version;
+        // With room for what the proxy sets.
+        parts.headers = HeaderMap::with_capacity(count + 4);
+        let usual = parts.status.canonical_reason();
+        let reason = parsed.reason.filter(|reason| Some(*reason) != usual).map(str::to_owned);
         // Positions, since the headers are to share the bytes of the head.
         let start = buf.as_ptr() as usize;
-        let mut places = [((0, 0), (0, 0)); MAX_HEADERS];
         let place = |bytes: &[u8]| {
             let at = (bytes.as_ptr() as usize).saturating_sub(start);
             (at, at + bytes.len())
         };
-        for (slot, field) in places.iter_mut().zip(parsed.headers.iter()) {
-            *slot = (place(field.name.as_bytes()), place(field.value));
-        }
+        let places = parsed.headers.iter().map(|field| (place(field.name.as_bytes()), place(field.value)));
+        let places: Vec<_> = places.collect();
         let raw = buf.split_to(whole).freeze();
-        for (name, value) in places.iter().take(count) {
+        for (name, value) in places {
+            let name = HeaderName::from_bytes(raw.get(name.0..name.1).unwrap_or_default())
+                .or_err(ErrorType::InvalidHTTPHeader, "a name in the head of a response")?;
             let value = header_value_from_raw(raw.slice(value.0..value.1));
-            head.append_header(raw.slice(name.0..name.1), value)?;
+            parts
+                .headers
+                .try_append(name, value)
+                .or_err(ErrorType::InvalidHTTPHeader, "the headers of a response")?;
+        }
+        let mut head = Box::new(ResponseHeader::from(parts));
+        if reason.is_some() {
+            head.set_reason_phrase(reason.as_deref())?;
         }
         if head.headers.contains_key(header::TRANSFER_ENCODING) {
             // It says the length, whatever else does (RFC 9112, 6.3).
@@ -141,7 +163,7 @@ impl Response {
             version < Version::HTTP_11 && head.headers.contains_key(header::TRANSFER_ENCODING);
         let keep_alive = keeps_alive(&head.headers, version) && !coded_before_1_1;
         let body = response_body(&head, to)?;
-        Ok(Some(Self { head, body, keep_alive }))
+        Ok(Some(Self { head, raw, body, keep_alive }))
     }
 }
 
@@ -194,25 +216,41 @@ pub(super) fn content_length(headers: &HeaderMap) -> Option<u64> {
     number(headers.get(header::CONTENT_LENGTH)?.as_bytes())
 }
 
-/// Writes a request's head.
-pub(super) fn put_request(head: &RequestHeader, out: &mut BytesMut) {
+/// Writes a request's head; `came` is what came in of it.
+pub(super) fn put_request(head: &RequestHeader, came: &[u8], out: &mut BytesMut) {
     out.reserve(1024);
     out.put_slice(head.method.as_str().as_bytes());
     out.put_u8(b' ');
     out.put_slice(head.raw_path());
     out.put_slice(b" HTTP/1.1\r\n");
-    head.header_to_h1_wire(out);
+    put_fields(&head.headers, &[], came, out);
     out.put_slice(b"\r\n");
 }
 
-/// Writes a response's head.
-pub(super) fn put_response(head: &ResponseHeader, out: &mut BytesMut) {
+/// Writes a response's head; `came` is what came in of it. With `connection` it is the last one of its request:
+/// it says the date and what becomes of the connection, whatever it says of them itself.
+pub(super) fn put_response(head: &ResponseHeader, came: &[u8], connection: Option<&str>, out: &mut BytesMut) {
     out.reserve(1024);
     out.put_slice(b"HTTP/1.1 ");
     out.put_slice(head.status.as_str().as_bytes());
     out.put_u8(b' ');
     out.put_slice(head.get_reason_phrase().unwrap_or_default().as_bytes());
     out.put_slice(b"\r\n");
-    head.header_to_h1_wire(out);
+    let own = if connection.is_some() { &[header::DATE, header::CONNECTION][..] } else { &[] };
+    if head.has_case() {
+        let is_own = |name: &[u8]| own.iter().any(|own| name.eq_ignore_ascii_case(own.as_str().as_bytes()));
+        for (name, value) in head.case_header_iter().filter(|(name, _)| !is_own(name.as_slice())) {
+            put_field(name.as_slice(), value, out);
+        }
+    } else {
+        put_fields(&head.headers, own, came, out);
+    }
+    if let Some(connection) = connection {
+        out.put_slice(b"Date: ");
+        out.put_slice(get_cached_date().as_bytes());
+        out.put_slice(b"\r\nConnection: ");
+        out.put_slice(connection.as_bytes());
+        out.put_slice(b"\r\n");
+    }
     out.put_slice(b"\r\n");
 }

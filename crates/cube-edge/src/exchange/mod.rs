@@ -11,23 +11,29 @@ mod client;
 mod growing;
 mod h2_relay;
 mod head;
+mod kept;
 mod out;
 mod pool;
 mod relay;
 mod side;
+mod spelling;
 mod upstream;
 
 use std::future::poll_fn;
 use std::os::fd::AsRawFd;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use futures_util::poll;
 use http::{HeaderValue, Method, StatusCode, Version, header};
+use pingora::Result;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::{HttpTask, ServerSession};
 use pingora::proxy::{ProxyHttp, Session};
 use pingora::upstreams::peer::{HttpPeer, Peer};
-use pingora::{Error, Result};
 
 use crate::connection::{ClientStream, DOWNSTREAM, Downstream, ListenerProtocol};
 use crate::proxy::context::Context;
@@ -90,10 +96,10 @@ impl Exchange {
     ) -> Option<Box<ClientStream>> {
         let mut ctx = DOWNSTREAM.sync_scope(downstream.clone(), || self.proxy.new_ctx());
         let silence = ctx.settings.upstream.silence_timeout;
+        let raw = request.raw.clone();
         let (down, client) = Down::new(stream, request, self.proxy.0.drain.clone(), last);
-        let mut session = Session::new_h1(Box::new(std::io::Cursor::new(Vec::new())));
-        *session.downstream_session = ServerSession::new_custom(Box::new(down));
-        let failed = self.phases(&mut session, &mut ctx, &From::H1(&client)).await.err();
+        let (mut session, none) = kept::session(ServerSession::new_custom(Box::new(down)));
+        let failed = self.phases(&mut session, &mut ctx, &From::H1(&client, &raw)).await.err();
         if let Some(error) = &failed {
             client.lock().closes = true;
             self.proxy.fail_to_proxy(&mut session, error, &mut ctx).await;
@@ -104,27 +110,15 @@ impl Exchange {
         if failed.is_some() {
             return None;
         }
-        let over = async {
-            flush(&client).await?;
-            if client.lock().closes {
-                // An error says that the client has closed it already.
-                let _ = poll_fn(|cx| client.lock().stream.poll_end(cx)).await;
-            }
-            Ok::<bool, Box<Error>>(!client.lock().closes)
-        };
-        let again = tokio::time::timeout(silence, over).await;
-        drop(session);
-        match again {
-            Ok(Ok(true)) => Some(Arc::into_inner(client)?.into_inner().stream),
-            _ => None,
-        }
+        let again = finish_in(silence, &client).await;
+        kept::keep_session(session, none);
+        if again { Some(Arc::into_inner(client)?.into_inner().stream) } else { None }
     }
 
     /// Serves one stream of an HTTP/2 connection, whose head is in.
     pub(crate) async fn serve_stream(&self, stream: ServerSession) {
         let mut ctx = self.proxy.new_ctx();
-        let mut session = Session::new_h1(Box::new(std::io::Cursor::new(Vec::new())));
-        *session.downstream_session = stream;
+        let (mut session, none) = kept::session(stream);
         let failed = self.phases(&mut session, &mut ctx, &From::H2).await.err();
         if let Some(error) = &failed {
             self.proxy.fail_to_proxy(&mut session, error, &mut ctx).await;
@@ -134,6 +128,7 @@ impl Exchange {
             // An error says that the client has left meanwhile.
             let _ = session.downstream_session.finish_body().await;
         }
+        kept::keep_session(session, none);
     }
 
     /// Everything between the head of the request and its line in the log.
@@ -174,7 +169,15 @@ impl Exchange {
                 }
                 Ok(())
             }
-            Err(error) => Err(proxy.error_while_proxy(&peer, session, error, ctx, up.reused)),
+            Err(error) => {
+                // What follows judges the request by its head, or sends it once more.
+                if let From::H1(_, raw) = from
+                    && let Some(request) = Request::read((*raw).clone())
+                {
+                    *session.req_header_mut() = request.head;
+                }
+                Err(proxy.error_while_proxy(&peer, session, error, ctx, up.reused))
+            }
         }
     }
 
@@ -190,7 +193,10 @@ impl Exchange {
         let proxy = &self.proxy;
         let fd = up.tcp.as_raw_fd();
         proxy.connected_to_upstream(session, up.reused, peer, fd, None, ctx).await?;
-        let mut head = session.req_header().clone();
+        let mut head = match from {
+            From::H1(..) => take_head(session)?,
+            From::H2 => session.req_header().clone(),
+        };
         head.set_version(Version::HTTP_11);
         proxy.upstream_request_filter(session, &mut head, ctx).await?;
         let empty = session.is_body_empty();
@@ -204,14 +210,18 @@ impl Exchange {
         } else {
             Framing::Length(content_length(&head.headers).unwrap_or(0))
         };
-        put_request(&head, up.out.head());
+        let came = match from {
+            From::H1(_, raw) => raw,
+            From::H2 => &[][..],
+        };
+        put_request(&head, came, up.out.head());
         if empty {
             proxy.request_body_filter(session, &mut None, true, ctx).await?;
         }
         let side = Side::new(up, head.method.clone(), peer.options.read_timeout);
         drop(head);
         match from {
-            From::H1(client) => self.relay(session, ctx, Relay::new(client, side), framing).await,
+            From::H1(client, _) => self.relay(session, ctx, Relay::new(client, side), framing).await,
             From::H2 => self.relay_stream(session, ctx, H2Relay::new(side, empty), framing).await,
         }
     }
@@ -228,6 +238,7 @@ impl Exchange {
         loop {
             match relay.next().await? {
                 Event::Head(response) => {
+                    relay.came(response.raw.clone());
                     let head = self.filter_head(session, ctx, response).await?;
                     let switches = head.status == StatusCode::SWITCHING_PROTOCOLS;
                     session.downstream_session.write_response_header(head).await?;
@@ -301,10 +312,48 @@ impl Exchange {
     }
 }
 
-/// Whose request it is.
+/// Takes the head of a request away for it to go upstream, changed. What is left says what is asked for, without
+/// headers: a copy would cost as much as reading the head, and it can be read again.
+fn take_head(session: &mut Session) -> Result<RequestHeader> {
+    let request = session.req_header();
+    let (mut parts, ()) = http::Request::new(()).into_parts();
+    parts.method = request.method.clone();
+    parts.uri = request.uri.clone();
+    parts.version = request.version;
+    let mut left = RequestHeader::from(parts);
+    // A target that the URI does not say.
+    if left.raw_path() != request.raw_path() {
+        left.set_raw_path(request.raw_path())?;
+    }
+    Ok(std::mem::replace(session.req_header_mut(), left))
+}
+
+/// Whose request it is, and the head of it as it came in.
 enum From<'a> {
-    H1(&'a client::Shared),
+    H1(&'a client::Shared, &'a Bytes),
     H2,
+}
+
+/// As [`finish`], in so much time. Most often nothing is left, so that no timer is set.
+async fn finish_in(time: Duration, client: &client::Shared) -> bool {
+    let mut over = pin!(finish(client));
+    match poll!(over.as_mut()) {
+        Poll::Ready(again) => again,
+        Poll::Pending => tokio::time::timeout(time, over).await.unwrap_or(false),
+    }
+}
+
+/// Writes what is left of a response; whether the connection may have another request.
+async fn finish(client: &client::Shared) -> bool {
+    if flush(client).await.is_err() {
+        return false;
+    }
+    let closes = client.lock().closes;
+    if closes {
+        // An error says that the client has closed it already.
+        let _ = poll_fn(|cx| client.lock().stream.poll_end(cx)).await;
+    }
+    !closes
 }
 
 /// A response that says no length is sent in chunks, so that the client's connection outlives it.

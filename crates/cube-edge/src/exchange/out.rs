@@ -142,16 +142,18 @@ fn put_size(out: &mut BytesMut, size: usize) {
 mod tests {
     use super::*;
 
-    /// What leaves, a few bytes at a time.
+    /// What leaves, at most `step` bytes at a time.
     fn leave(out: &mut Out, step: usize) -> Vec<u8> {
         let mut all = Vec::new();
         while !out.is_empty() {
             let mut slices = [IoSlice::new(b""); 3];
             let used = out.slices(&mut slices);
-            let bytes: Vec<u8> = slices[..used].iter().flat_map(|slice| slice.to_vec()).collect();
-            let count = step.min(bytes.len());
-            all.extend_from_slice(&bytes[..count]);
-            out.left(count);
+            let before = all.len();
+            for slice in &slices[..used] {
+                let room = before.saturating_add(step) - all.len();
+                all.extend_from_slice(&slice[..slice.len().min(room)]);
+            }
+            out.left(all.len() - before);
         }
         all
     }

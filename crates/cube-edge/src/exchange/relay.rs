@@ -40,6 +40,11 @@ impl<'a> Relay<'a> {
         self.request = Outgoing::Open;
     }
 
+    /// The head that is put next came in like this.
+    pub(super) fn came(&self, raw: Bytes) {
+        self.client.lock().came = raw;
+    }
+
     /// Puts a piece of the response's body.
     pub(super) fn put_body(&self, piece: Bytes, end: bool) {
         self.client.lock().put_body(piece, end);

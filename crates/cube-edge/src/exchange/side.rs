@@ -1,19 +1,18 @@
 //! The upstream's side of one attempt: what has come in of the response, what is to be written of the
 //! request, and how long neither has moved.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
 use pingora::{Error, ErrorType, Result};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use super::body::Body;
 use super::growing::Growing;
 use super::head::Response;
+use super::kept::Timer;
 use super::out::Out;
 use super::upstream::Upstream;
 use crate::connection::Ahead;
@@ -57,8 +56,9 @@ pub(super) struct Side<'a> {
     keep_alive: bool,
     /// How long nothing may move.
     silence: Option<Duration>,
-    moved: Instant,
-    timer: Option<Pin<Box<Sleep>>>,
+    /// When something has moved last; none: since the last look at the timer.
+    moved: Option<Instant>,
+    timer: Timer,
 }
 
 impl<'a> Side<'a> {
@@ -73,8 +73,8 @@ impl<'a> Side<'a> {
             refuses: false,
             keep_alive: false,
             silence,
-            moved: Instant::now(),
-            timer: None,
+            moved: None,
+            timer: Timer::default(),
         }
     }
 
@@ -96,7 +96,7 @@ impl<'a> Side<'a> {
 
     /// Something has moved.
     pub(super) fn note_moved(&mut self) {
-        self.moved = Instant::now();
+        self.moved = None;
     }
 
     /// Whether the connection may serve another request after one that is over: the response was whole,
@@ -194,17 +194,8 @@ impl<'a> Side<'a> {
     /// Ready when nothing has moved for too long.
     pub(super) fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(silence) = self.silence else { return Poll::Pending };
-        loop {
-            let due = self.moved + silence;
-            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
-            if timer.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            if Instant::now() >= due {
-                return Poll::Ready(());
-            }
-            timer.as_mut().reset(due);
-        }
+        let moved = *self.moved.get_or_insert_with(Instant::now);
+        self.timer.poll(moved + silence, cx)
     }
 
     /// Who was waited for when nothing moved: the upstream, unless the client owes a body.

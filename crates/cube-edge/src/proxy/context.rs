@@ -157,6 +157,8 @@ pub(crate) struct LoggedHead {
     pub(crate) real_ip: Option<std::net::IpAddr>,
     pub(crate) forwarded_for: Option<HeaderValue>,
     pub(crate) forwarded_proto: Option<HeaderValue>,
+    pub(crate) user_agent: Option<HeaderValue>,
+    pub(crate) instance_id: Option<HeaderValue>,
     /// The response's head went to the client, with this status.
     pub(crate) head_sent: Option<u16>,
     /// The response was cut after its head, for this reason.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use http::{HeaderName, Version, header};
+use http::{HeaderValue, Version, header};
 use pingora::proxy::Session;
 
 use crate::access_log::{LineValues, LogEntry, Texts};
@@ -17,8 +17,6 @@ use crate::proxy::request_id;
 use crate::proxy::spans;
 use crate::proxy::state::{ProxyState, header_text};
 use crate::retcode::Retcode;
-
-static INSTANCE_ID: HeaderName = HeaderName::from_static("x-cube-instance-id");
 
 /// The end of a request stamps its sandbox only where the last stamp is that old.
 const STAMPED: Duration = Duration::from_secs(1);
@@ -82,12 +80,7 @@ fn write_access_log(
     let upstream_target = ctx.upstream_target(raw);
     let went_up = !ctx.attempts.list.is_empty();
     let uri = upstream_target.split(|b| *b == b'?').next().filter(|_| went_up);
-    let header = |name: &header::HeaderName| {
-        request
-            .and_then(|request| request.headers.get(name))
-            .map(|value| value.as_bytes())
-            .unwrap_or_default()
-    };
+    let host = || request.and_then(|request| request.headers.get(header::HOST));
     let conn = ctx.downstream.as_ref().map(|downstream| &downstream.conn);
     let other_ip;
     let real_ip = match (ctx.seen.real_ip, conn) {
@@ -101,7 +94,7 @@ fn write_access_log(
     let scheme = conn.map(|conn| conn.protocol.scheme());
     log.submit(&LogEntry {
         texts: Texts {
-            host: if ctx.host.is_empty() { header(&header::HOST) } else { &ctx.host },
+            host: if ctx.host.is_empty() { text(host()) } else { &ctx.host },
             x_real_ip: real_ip,
             x_forwarded_for: ctx.seen.forwarded_for.as_ref().map_or(real_ip, |value| value.as_bytes()),
             x_forwarded_proto: match &ctx.seen.forwarded_proto {
@@ -111,9 +104,9 @@ fn write_access_log(
             method: request.map(|request| request.method.as_str().as_bytes()).unwrap_or_default(),
             request_uri: raw,
             uri: uri.unwrap_or_default(),
-            user_agent: header(&header::USER_AGENT),
+            user_agent: text(ctx.seen.user_agent.as_ref()),
             x_cube_request_id: header_text(&ctx.request_id).as_bytes(),
-            x_cube_instance_id: header(&INSTANCE_ID),
+            x_cube_instance_id: text(ctx.seen.instance_id.as_ref()),
             sandbox_id: ctx.target.as_ref().map(|target| target.id.as_str().as_bytes()).unwrap_or_default(),
         },
         values: LineValues {
@@ -131,6 +124,10 @@ fn write_access_log(
         },
         upstreams: &ctx.attempts.list,
     });
+}
+
+fn text(value: Option<&HeaderValue>) -> &[u8] {
+    value.map(HeaderValue::as_bytes).unwrap_or_default()
 }
 
 impl Drop for Context {

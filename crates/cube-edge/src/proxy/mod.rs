@@ -11,6 +11,7 @@ pub(crate) mod hop_by_hop;
 pub(crate) mod http_upgrade;
 mod logging;
 pub(crate) mod media_type;
+pub(crate) mod own_headers;
 mod path_redirect;
 pub(crate) mod pool_key;
 mod preview_headers;

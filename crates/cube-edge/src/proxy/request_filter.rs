@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cube_route::{ListenerKind, Port, RequestHead, forwarded_headers};
-use http::{Version, header};
+use http::{HeaderName, Version, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
@@ -25,6 +25,8 @@ use crate::proxy::preview_redirect;
 use crate::proxy::rejection::Rejection;
 use crate::proxy::state::ProxyState;
 use crate::trace::RequestTrace;
+
+static INSTANCE_ID: HeaderName = HeaderName::from_static("x-cube-instance-id");
 
 /// The request phase. `Ok(true)`: a response was sent.
 pub(crate) async fn filter_request(
@@ -90,6 +92,8 @@ fn check_head(state: &ProxyState, session: &mut Session, ctx: &mut Context) -> R
     {
         ctx.request_id = id;
     }
+    ctx.seen.user_agent = request.headers.get(header::USER_AGENT).cloned();
+    ctx.seen.instance_id = request.headers.get(&INSTANCE_ID).cloned();
     let settings = ctx.settings.clone();
     let Some(downstream) = ctx.downstream.clone() else { return Err(ProxyError::Internal) };
 

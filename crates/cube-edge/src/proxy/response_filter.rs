@@ -16,6 +16,7 @@ use crate::proxy::cache_filters;
 use crate::proxy::context::{Context, Destination};
 use crate::proxy::hop_by_hop;
 use crate::proxy::logging;
+use crate::proxy::own_headers::{self, X_CUBE_REQUEST_ID, X_CUBE_RETCODE};
 use crate::proxy::preview_headers::{drop_forged_cookies, mark_response};
 use crate::proxy::state::ProxyState;
 use crate::retcode::Retcode;
@@ -23,8 +24,6 @@ use crate::retcode::Retcode;
 /// How often a sandbox's activity is stamped while bytes move.
 const STAMP_EVERY: Duration = Duration::from_secs(5);
 
-static REQUEST_ID: HeaderName = HeaderName::from_static("x-cube-request-id");
-static RETCODE: HeaderName = HeaderName::from_static("x-cube-retcode");
 static REFRESH: HeaderName = HeaderName::from_static("refresh");
 static SERVICE_WORKER: HeaderName = HeaderName::from_static("service-worker-allowed");
 
@@ -65,8 +64,8 @@ pub(crate) fn filter_response(
     }
     if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
         // Ours to say; of the response they are replaced below.
-        response.remove_header(&REQUEST_ID);
-        response.remove_header(&RETCODE);
+        response.remove_header(&X_CUBE_REQUEST_ID);
+        response.remove_header(&X_CUBE_RETCODE);
         if state.response_cache.is_some() {
             response.remove_header("x-cube-cache");
         }
@@ -83,8 +82,11 @@ pub(crate) fn filter_response(
         mark_response(response, ctx)?;
     }
     cache_filters::add_cache_header(state, session, response, ctx)?;
-    response.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
-    response.insert_header("X-Cube-Retcode", Retcode::Passed(status.as_u16()).wire())?;
+    let retcode = Retcode::Passed(status.as_u16()).wire();
+    own_headers::set_in_response(
+        response,
+        [(&X_CUBE_REQUEST_ID, Some(ctx.request_id.clone())), (&X_CUBE_RETCODE, Some(retcode))],
+    )?;
     if session.req_header().version < Version::HTTP_11 {
         // An HTTP/1.0 client knows no chunks: the end of its body is the end of the connection.
         response.remove_header(&header::TRANSFER_ENCODING);

@@ -12,11 +12,14 @@ use crate::connection::ip_value;
 use crate::proxy::context::{Context, Destination};
 use crate::proxy::hop_by_hop;
 use crate::proxy::logging;
+use crate::proxy::own_headers::{
+    self, X_CUBE_REQUEST_ID, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PREFIX, X_FORWARDED_PROTO,
+    X_REAL_IP,
+};
 use crate::proxy::preview_headers::remove_tickets;
 use crate::proxy::state::{ProxyState, header_text};
 
 static DESTINATION: HeaderName = HeaderName::from_static("destination");
-static X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
 /// Turns the client's head into the sandbox's.
 pub(crate) fn filter_upstream_request(
@@ -38,6 +41,9 @@ pub(crate) fn filter_upstream_request(
         request.set_raw_path(&target)?;
     }
 
+    let secure = downstream.conn.protocol.scheme() == "https";
+    let proto = forwarded_headers::forwarded_proto(&request.headers, trusted, secure);
+    let proto = HeaderValue::from_static(proto);
     hop_by_hop::remove_from_request(request, ctx.upgrade, ctx.grpc);
     remove_reserved(request, trusted, settings.routing.forward_credentials, &ctx.destination);
     join_cookies(request)?;
@@ -53,41 +59,46 @@ pub(crate) fn filter_upstream_request(
     }
 
     request_rewrite(request, ctx, client.raw_path())?;
-    let host = HeaderValue::from_maybe_shared(ctx.host.clone())
+    let sent_host = HeaderValue::from_maybe_shared(ctx.host.clone())
         .or_err(ErrorType::InternalError, "a host as a header")?;
-    match (&ctx.masked_host, &ctx.destination) {
-        (Some(mask), Destination::Sandbox(_)) => request.insert_header(header::HOST, mask)?,
+    let host = match (&ctx.masked_host, &ctx.destination) {
+        (Some(mask), Destination::Sandbox(_)) => Some(mask.clone()),
         // Most often it is there already, as the client sent it.
-        _ if request.headers.get(header::HOST) == Some(&host) => {}
-        _ => request.insert_header(header::HOST, &host)?,
-    }
-    request.insert_header("X-Forwarded-Host", host)?;
-    let proto = forwarded_headers::forwarded_proto(
-        &client.headers,
-        trusted,
-        downstream.conn.protocol.scheme() == "https",
-    );
-    let proto = HeaderValue::from_static(proto);
-    request.insert_header("X-Forwarded-Proto", &proto)?;
-    ctx.seen.forwarded_proto = Some(proto);
+        _ if request.headers.get(header::HOST) == Some(&sent_host) => None,
+        _ => Some(sent_host.clone()),
+    };
+    ctx.seen.forwarded_proto = Some(proto.clone());
     let real_ip = match ctx.seen.real_ip {
         Some(ip) if ip != peer => ip_value(ip),
         _ => downstream.conn.peer_text().clone(),
     };
-    let chain = ctx.seen.forwarded_for.get_or_insert_with(|| downstream.conn.peer_text().clone());
-    request.insert_header("X-Forwarded-For", &*chain)?;
-    request.insert_header("X-Real-IP", real_ip)?;
-    match ctx.target.as_ref().and_then(|target| target.prefix(ctx.origin_form(client.raw_path()))) {
-        Some(prefix) => request.insert_header("X-Forwarded-Prefix", prefix)?,
+    let chain = ctx.seen.forwarded_for.get_or_insert_with(|| downstream.conn.peer_text().clone()).clone();
+    let prefix = ctx.target.as_ref().and_then(|target| target.prefix(ctx.origin_form(client.raw_path())));
+    let prefix = match prefix {
+        Some(prefix) => {
+            Some(HeaderValue::try_from(prefix).or_err(ErrorType::InternalError, "a prefix as a header")?)
+        }
         // Only the path form has a prefix: in the other forms the header goes, whoever has sent it.
-        None => drop(request.remove_header(&X_FORWARDED_PREFIX)),
-    }
-    request.insert_header("X-Cube-Request-Id", &ctx.request_id)?;
+        None => {
+            request.remove_header(&X_FORWARDED_PREFIX);
+            None
+        }
+    };
+    own_headers::set_in_request(
+        request,
+        [
+            (&header::HOST, host),
+            (&X_FORWARDED_HOST, Some(sent_host)),
+            (&X_FORWARDED_PROTO, Some(proto)),
+            (&X_FORWARDED_FOR, Some(chain)),
+            (&X_REAL_IP, Some(real_ip)),
+            (&X_FORWARDED_PREFIX, prefix),
+            (&X_CUBE_REQUEST_ID, Some(ctx.request_id.clone())),
+            (&header::CONNECTION, ctx.upgrade.then(|| HeaderValue::from_static("Upgrade"))),
+        ],
+    )?;
     if let Some(trace) = &ctx.trace {
         trace.propagate(request)?;
-    }
-    if ctx.upgrade {
-        request.insert_header(header::CONNECTION, "Upgrade")?;
     }
     ctx.attempts.tally.sent = ctx.attempts.tally.sent.saturating_add(1);
     ctx.attempts.sent_at = Some(Instant::now());
