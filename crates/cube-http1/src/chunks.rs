@@ -4,7 +4,18 @@
 //! extension, a size line without a size, trailers that are no headers. Where two recipients disagree
 //! about the end of a body, what follows it is a request for one of them.
 
-/// The bytes are no chunked body (docs/contract/connections.md, "Framing").
+/// The most bytes of a line that says a chunk's size, its end left out.
+const LINE: u32 = 4 * 1024;
+/// So much of such a line is free: the digits that every size can be written with.
+const FREE: u32 = 16;
+/// The most bytes of such lines, without what is free of each, beyond the bytes of data behind them. A body
+/// that goes on for long may have an extension at each chunk; one of extensions alone ends.
+const EXCESS: u64 = 16 * 1024;
+/// The most bytes of the trailer section, and the most fields.
+const TRAILERS: u32 = 16 * 1024;
+const TRAILER_FIELDS: u16 = 100;
+
+/// The bytes are no chunked body, or one with more framing than is read (docs/contract/connections.md, "Framing").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -14,6 +25,12 @@ pub struct ChunkWatch {
     state: State,
     /// The size being read, then what is left of the chunk.
     size: u64,
+    /// Bytes of the size line under way, then of the trailer section.
+    line: u32,
+    /// Bytes of size lines, beyond those of data. Never more than [`EXCESS`] and one line.
+    excess: u64,
+    /// Trailer fields begun.
+    fields: u16,
 }
 
 /// What the next byte is part of.
@@ -66,7 +83,7 @@ impl ChunkWatch {
             if self.state == State::Data {
                 at += self.skip_data(bytes.len() - at);
             } else {
-                self.state = self.next(*byte)?;
+                self.step(*byte)?;
                 at += 1;
             }
         }
@@ -82,7 +99,7 @@ impl ChunkWatch {
         let mut at = 0;
         while !matches!(self.state, State::Over | State::Data) {
             let Some(byte) = bytes.get(at) else { break };
-            self.state = self.next(*byte)?;
+            self.step(*byte)?;
             at += 1;
         }
         Ok(at)
@@ -100,6 +117,29 @@ impl ChunkWatch {
             self.state = State::DataReturn;
         }
         count
+    }
+
+    /// Takes a byte of framing, within the bounds.
+    fn step(&mut self, byte: u8) -> Result<(), Malformed> {
+        use State::*;
+        let before = self.state;
+        self.state = self.next(byte)?;
+        match (before, self.state) {
+            (SizeLineFeed, _) => {
+                self.excess += u64::from(self.line.saturating_sub(FREE));
+                self.excess = self.excess.saturating_sub(self.size);
+                self.line = 0;
+            }
+            (DataReturn | DataLineFeed | LastLineFeed, _) | (_, SizeLineFeed | LastLineFeed) => {}
+            (Trailer, _) => {
+                self.fields += 1;
+                self.line += 1;
+            }
+            _ => self.line += 1,
+        }
+        let line = if self.fields > 0 { TRAILERS } else { LINE };
+        let within = self.line <= line && self.excess <= EXCESS && self.fields <= TRAILER_FIELDS;
+        if within { Ok(()) } else { Err(Malformed) }
     }
 
     fn next(&mut self, byte: u8) -> Result<State, Malformed> {
@@ -239,5 +279,48 @@ mod tests {
         ] {
             assert_eq!(follow(body), Err(Malformed), "{}", body.escape_ascii());
         }
+    }
+
+    /// The smallest number of repetitions of `unit`, between `before` and `after`, that is refused.
+    fn refused_at(before: &str, unit: &str, after: &str) -> usize {
+        let (mut taken, mut refused) = (0, 64 * 1024);
+        while refused - taken > 1 {
+            let count = (taken + refused) / 2;
+            match follow_at_once(&[before, &unit.repeat(count), after].concat()) {
+                Ok(_) => taken = count,
+                Err(Malformed) => refused = count,
+            }
+        }
+        refused
+    }
+
+    fn follow_at_once(body: &str) -> Result<usize, Malformed> {
+        ChunkWatch::default().follow(body.as_bytes())
+    }
+
+    #[test]
+    fn framing_is_bounded() {
+        // A line, by its extension and by its digits.
+        assert_eq!(refused_at("1;", "a", "\r\nx\r\n0\r\n\r\n"), 4095);
+        assert_eq!(refused_at("", "0", "\r\n\r\n"), 4097);
+        // All lines beyond the data: 1,000 bytes of each are not free.
+        let line = format!("1;{}\r\nx\r\n", "a".repeat(1014));
+        assert_eq!(refused_at("", &line, "0\r\n\r\n"), 17);
+        // Trailers: 100 fields, and 16 KiB with the ends of the lines.
+        assert_eq!(refused_at("0\r\n", "a:\r\n", "\r\n"), 101);
+        assert_eq!(refused_at("0\r\na:", "b", "\r\n\r\n"), 16 * 1024 - 3);
+    }
+
+    #[test]
+    fn extensions_go_on_for_as_long_as_data_does() {
+        let chunk = format!("40;{}\r\n{}\r\n", "a".repeat(60), "x".repeat(64));
+        let body = format!("{}0\r\n\r\n", chunk.repeat(2_000));
+        assert_eq!(follow_at_once(&body), Ok(body.len()));
+    }
+
+    #[test]
+    fn data_counts_for_no_line() {
+        let body = format!("{}0\r\na: b\r\n\r\n", "2\r\nxy\r\n".repeat(20_000));
+        assert_eq!(follow(body.as_bytes()), Ok(body.len()));
     }
 }

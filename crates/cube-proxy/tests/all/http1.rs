@@ -195,6 +195,28 @@ async fn a_chunked_request_that_does_not_follow_the_grammar_is_refused() {
     env.get(&sandbox, "/").await.passed(200);
 }
 
+/// RFC 9112, 7.1.1 and 7.1.2: the framing of a body is bounded, not only its data.
+#[tokio::test]
+async fn a_chunked_request_with_endless_framing_is_refused() {
+    let env = cube().await;
+    let origin = Origin::echo().await;
+    let sandbox = env.sandbox(&origin).await;
+    let head = format!("POST / HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n", sandbox.host());
+    for (case, body) in [
+        ("a line", format!("1;{}\r\nx\r\n0\r\n\r\n", "a".repeat(5_000))),
+        ("lines", format!("{}0\r\n\r\n", format!("1;{}\r\nx\r\n", "a".repeat(2_000)).repeat(10))),
+        ("fields", format!("0\r\n{}\r\n", "a: b\r\n".repeat(101))),
+        ("a field", format!("0\r\na: {}\r\n\r\n", "b".repeat(17_000))),
+    ] {
+        let mut client = env.client().await;
+        client.send(format!("{head}{body}")).await;
+        let response = client.response("POST").await;
+        assert_eq!((response.status, response.retcode()), (400, Some(310_400)), "{case}");
+        assert!(client.ended().await, "{case}");
+    }
+    env.get(&sandbox, "/").await.passed(200);
+}
+
 /// However the bytes come, each request gets its own body and its own response.
 #[tokio::test]
 async fn requests_of_every_framing_are_told_apart_wherever_they_are_cut() {
