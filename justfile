@@ -20,6 +20,10 @@ sdk-newest:
     scripts/sdk newest
     SDK_UNDER_TEST=newest cargo test -p cube-proxy --locked --test all sdk::
 
+# Inputs that break what reads the bytes of strangers: each target for so many seconds (fuzz/README.md)
+fuzz *args:
+    scripts/fuzz {{args}}
+
 # The tests that take minutes: ten minutes of silence on every kind of stream
 long:
     cargo test -p cube-proxy --locked --test all -- --ignored silence::

@@ -9,6 +9,8 @@ mod drain;
 mod error;
 mod error_response;
 mod exchange;
+#[cfg(any(test, cube_fuzz))]
+pub mod fuzz;
 mod gateway;
 mod limits;
 mod metrics;

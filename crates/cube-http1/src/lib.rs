@@ -3,5 +3,7 @@
 //! recipients could read differently.
 
 mod chunks;
+#[cfg(any(test, cube_fuzz))]
+pub mod fuzz;
 
 pub use chunks::{ChunkWatch, Malformed};

@@ -129,7 +129,7 @@ impl Lifecycle {
 }
 
 /// A body that is an object with a good `sandbox_id`.
-fn object(body: &[u8]) -> Result<(SandboxId, Map<String, Value>), String> {
+pub(crate) fn object(body: &[u8]) -> Result<(SandboxId, Map<String, Value>), String> {
     if body.is_empty() {
         return Err("empty body".to_owned());
     }
@@ -141,7 +141,7 @@ fn object(body: &[u8]) -> Result<(SandboxId, Map<String, Value>), String> {
     Ok((id, fields))
 }
 
-fn state(body: &[u8]) -> Result<(SandboxId, SandboxState), String> {
+pub(crate) fn state(body: &[u8]) -> Result<(SandboxId, SandboxState), String> {
     let (id, fields) = object(body)?;
     let state = fields.get("state").and_then(Value::as_str).and_then(SandboxState::parse);
     match state {
@@ -153,7 +153,7 @@ fn state(body: &[u8]) -> Result<(SandboxId, SandboxState), String> {
     }
 }
 
-fn since(query: Option<&str>) -> Result<u64, String> {
+pub(crate) fn since(query: Option<&str>) -> Result<u64, String> {
     let given = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("since="));
     match given {
         None | Some("") => Ok(0),

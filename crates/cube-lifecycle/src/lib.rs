@@ -8,6 +8,8 @@
 mod activity;
 mod admin;
 mod clock;
+#[cfg(any(test, cube_fuzz))]
+pub mod fuzz;
 mod gate;
 mod handover;
 mod hold_queue;

@@ -4,6 +4,8 @@
 //! The schema is the metadata page of the contract.
 
 mod file;
+#[cfg(any(test, cube_fuzz))]
+pub mod fuzz;
 mod host_mask;
 mod record;
 mod record_field;

@@ -13,6 +13,8 @@ mod byte_class;
 mod envd;
 mod error;
 pub mod forwarded_headers;
+#[cfg(any(test, cube_fuzz))]
+pub mod fuzz;
 mod host;
 mod name;
 pub mod preview;

@@ -8,6 +8,8 @@
 
 mod body;
 mod client;
+#[cfg(any(test, cube_fuzz))]
+pub(crate) mod fuzz;
 mod growing;
 mod h2_relay;
 mod head;

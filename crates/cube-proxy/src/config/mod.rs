@@ -6,6 +6,8 @@
 
 mod check;
 mod error;
+#[cfg(any(test, cube_fuzz))]
+pub mod fuzz;
 mod keys;
 mod otlp;
 mod path;
