@@ -16,7 +16,7 @@ pub fn requests(data: &[u8]) {
         assert!(expected.is_some(), "taken, and in no grammar: {}", raw.escape_ascii());
         let Some(expected) = expected else { return };
         let mut sent = BytesMut::new();
-        put_request(&request.head, &mut sent);
+        put_request(&request.head, raw, &mut sent);
         let mut expected_sent = [&expected.method[..], b" ", &expected.target, b" HTTP/1.1\r\n"].concat();
         for (name, value) in &expected.fields {
             expected_sent.extend_from_slice(&[name, &b": "[..], value, b"\r\n"].concat());
