@@ -34,6 +34,9 @@ pub fn chunks(data: &[u8]) {
     }
 }
 
+/// The most fields of a trailer section. The other bounds of framing are beyond the size of an input.
+const FIELDS: usize = 100;
+
 /// Where a whole chunked body ends, by its grammar; none where there is none.
 fn whole_body(body: &[u8]) -> Option<usize> {
     let mut rest = body;
@@ -53,6 +56,7 @@ fn whole_body(body: &[u8]) -> Option<usize> {
         let size = usize::try_from(size).ok()?;
         rest = rest.get(size..)?.strip_prefix(b"\r\n")?;
     }
+    let mut fields = 0;
     loop {
         let (field, after) = line(rest)?;
         rest = after;
@@ -61,7 +65,8 @@ fn whole_body(body: &[u8]) -> Option<usize> {
         }
         let colon = field.iter().position(|b| *b == b':')?;
         let (name, value) = field.split_at_checked(colon)?;
-        if !is_token(name) || !value.iter().all(|b| is_text(*b)) {
+        fields += 1;
+        if fields > FIELDS || !is_token(name) || !value.iter().all(|b| is_text(*b)) {
             return None;
         }
     }
